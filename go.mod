@@ -1,6 +1,6 @@
 module github.com/shardgen/shardgen
 
-go 1.25.0
+go 1.26.0
 
 require (
 	github.com/dave/jennifer v1.7.1
@@ -10,3 +10,5 @@ require (
 	gopkg.in/yaml.v3 v3.0.1
 	pgregory.net/rapid v1.3.0
 )
+
+require golang.org/x/text v0.14.0 // indirect

@@ -51,8 +51,8 @@ type Shard struct {
 // Gather bounds how many blocks are gathered at once.
 type Gather struct {
 	Pos      Pos
-	MaxLive  At[int64] // slots, >= 1 + Prefetch
-	Prefetch At[int64] // blocks gathered ahead of the trainer, >= 0
+	MaxLive  At[int64]  // slots, >= 1 + Prefetch
+	Prefetch At[int64]  // blocks gathered ahead of the trainer, >= 0
 	Mode     At[string] // "all_gather"
 }
 
@@ -78,7 +78,7 @@ const (
 type Optimizer struct {
 	Pos      Pos
 	Kind     At[OptimizerKind]
-	Master   At[dtype.DType] // dtype.F32; low-precision parameters have a master of this type
+	Master   At[dtype.DType] // dtype.Float32; low-precision parameters have a master of this type
 	Moments  At[dtype.DType] // adamw: both moments
 	Momentum At[bool]        // sgd: whether a momentum buffer is kept
 }

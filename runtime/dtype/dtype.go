@@ -1,6 +1,11 @@
 // Package dtype names the element types of the language and holds the storage
 // formats that Go lacks: bf16, f16, f8e4m3 and f8e5m2, with their conversions.
 //
+// It takes and gives plain slices: values one at a time ([BF16.Float32],
+// [BF16FromFloat32], ...), byte buffers in bulk ([Convert]), and typed views of
+// bytes ([Slice], [Bytes]). Every conversion rounds once, to nearest, ties to
+// even, and a NaN stays a NaN.
+//
 // It is a leaf: it imports nothing of the project, and the generator and the
 // runtime both read element sizes from it.
 package dtype
@@ -13,21 +18,21 @@ type DType uint8
 // The element types, named as in a spec.
 const (
 	Invalid DType = iota
-	F64
-	F32
-	BF16Type
-	F16Type
-	F8E4M3Type
-	F8E5M2Type
-	I8
-	I16
-	I32
-	I64
-	U8
-	U16
-	U32
-	U64
-	BoolType
+	Float64
+	Float32
+	BFloat16
+	Float16
+	Float8E4M3
+	Float8E5M2
+	Int8
+	Int16
+	Int32
+	Int64
+	Uint8
+	Uint16
+	Uint32
+	Uint64
+	Bool
 )
 
 type traits struct {
@@ -38,27 +43,27 @@ type traits struct {
 
 var table = [...]traits{
 	Invalid:    {"invalid", 0, false},
-	F64:        {"f64", 8, true},
-	F32:        {"f32", 4, true},
-	BF16Type:   {"bf16", 2, true},
-	F16Type:    {"f16", 2, true},
-	F8E4M3Type: {"f8e4m3", 1, true},
-	F8E5M2Type: {"f8e5m2", 1, true},
-	I8:         {"i8", 1, false},
-	I16:        {"i16", 2, false},
-	I32:        {"i32", 4, false},
-	I64:        {"i64", 8, false},
-	U8:         {"u8", 1, false},
-	U16:        {"u16", 2, false},
-	U32:        {"u32", 4, false},
-	U64:        {"u64", 8, false},
-	BoolType:   {"bool", 1, false},
+	Float64:    {"f64", 8, true},
+	Float32:    {"f32", 4, true},
+	BFloat16:   {"bf16", 2, true},
+	Float16:    {"f16", 2, true},
+	Float8E4M3: {"f8e4m3", 1, true},
+	Float8E5M2: {"f8e5m2", 1, true},
+	Int8:       {"i8", 1, false},
+	Int16:      {"i16", 2, false},
+	Int32:      {"i32", 4, false},
+	Int64:      {"i64", 8, false},
+	Uint8:      {"u8", 1, false},
+	Uint16:     {"u16", 2, false},
+	Uint32:     {"u32", 4, false},
+	Uint64:     {"u64", 8, false},
+	Bool:       {"bool", 1, false},
 }
 
 // All lists every element type in the order of the language reference.
 func All() []DType {
 	all := make([]DType, 0, len(table)-1)
-	for d := F64; int(d) < len(table); d++ {
+	for d := Float64; int(d) < len(table); d++ {
 		all = append(all, d)
 	}
 	return all
@@ -66,7 +71,7 @@ func All() []DType {
 
 // Parse returns the element type with the given spec name, such as "bf16".
 func Parse(name string) (DType, error) {
-	for d := F64; int(d) < len(table); d++ {
+	for d := Float64; int(d) < len(table); d++ {
 		if table[d].name == name {
 			return d, nil
 		}
@@ -85,7 +90,7 @@ func (d DType) IsFloat() bool { return d.traits().float }
 
 // Trainable reports whether a parameter of this type can have a gradient:
 // f64, f32, bf16 and f16. The f8 formats are for storage only.
-func (d DType) Trainable() bool { return d >= F64 && d <= F16Type }
+func (d DType) Trainable() bool { return d >= Float64 && d <= Float16 }
 
 func (d DType) traits() traits {
 	if int(d) < len(table) {

@@ -1,0 +1,178 @@
+package goemit
+
+import (
+	"fmt"
+
+	"github.com/dave/jennifer/jen"
+	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/layout"
+)
+
+// dtypeNames are the runtime's names of the element types.
+var dtypeNames = map[dtype.DType]string{
+	dtype.Float64: "Float64", dtype.Float32: "Float32", dtype.BFloat16: "BFloat16", dtype.Float16: "Float16",
+	dtype.Float8E4M3: "Float8E4M3", dtype.Float8E5M2: "Float8E5M2",
+	dtype.Int8: "Int8", dtype.Int16: "Int16", dtype.Int32: "Int32", dtype.Int64: "Int64",
+	dtype.Uint8: "Uint8", dtype.Uint16: "Uint16", dtype.Uint32: "Uint32", dtype.Uint64: "Uint64",
+	dtype.Bool: "Bool",
+}
+
+// descriptor emits what Open takes: the layout, made of the constants above.
+func (e *emitter) descriptor(f *jen.File) error {
+	model, err := e.layoutLiteral()
+	if err != nil {
+		return err
+	}
+	f.Add(comment("descriptor is what the runtime reads of the model."))
+	f.Var().Id("descriptor").Op("=").Qual(shardPath, "Descriptor").Add(list([]jen.Code{
+		field("Model", jen.Lit(e.plan.Spec.Name.V)),
+		field("Package", jen.Lit(e.plan.Spec.Package.V)),
+		field("ModelHash", jen.Lit(e.plan.Hashes.Model)),
+		field("Worlds", jen.Index().Qual(shardPath, "World").Add(list(e.worldLiterals()))),
+		field("Layout", model),
+	}))
+	return nil
+}
+
+func (e *emitter) worldLiterals() []jen.Code {
+	var items []jen.Code
+	for w, ranks := range e.layout.Worlds {
+		items = append(items, list([]jen.Code{
+			field("LayoutHash", jen.Lit(e.plan.Worlds[w].Layout)),
+			field("PlanHash", jen.Lit(e.plan.Worlds[w].Plan)),
+			field("RestBytes", jen.Id(restName(ranks))),
+			field("PeakBytes", jen.Id(peakName(ranks))),
+		}))
+	}
+	return items
+}
+
+func (e *emitter) layoutLiteral() (jen.Code, error) {
+	m := e.layout
+	kinds, err := e.kindLiterals()
+	if err != nil {
+		return nil, err
+	}
+	items := []jen.Code{
+		field("AlignBytes", jen.Id("alignBytes")),
+		field("MaxLive", jen.Id("maxLive")),
+		field("Prefetch", jen.Id("prefetch")),
+		field("GradSlots", jen.Id("gradientSlots")),
+		field("Reduce", dtypeValue(m.Reduce)),
+		field("DivideBy", number(m.DivideBy)),
+		field("Optimizer", jen.Qual(layoutPath, "Optimizer").Values(
+			field("Masters", jen.Lit(m.Optimizer.Masters)), field("Moments", number(m.Optimizer.Moments)))),
+		field("Worlds", int64s(e.worldNames())),
+		field("Kinds", jen.Index().Qual(layoutPath, "Kind").Add(list(kinds))),
+	}
+	if len(m.Shared) > 0 {
+		shared, err := e.bucketLiterals(m.Shared, e.names.shared)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, field("Shared", shared))
+	}
+	return jen.Qual(layoutPath, "Model").Add(list(items)), nil
+}
+
+func (e *emitter) worldNames() []jen.Code {
+	var items []jen.Code
+	for _, ranks := range e.layout.Worlds {
+		items = append(items, jen.Id(worldName(ranks)))
+	}
+	return items
+}
+
+func (e *emitter) kindLiterals() ([]jen.Code, error) {
+	var kinds []jen.Code
+	for k := range e.layout.Kinds {
+		kind := &e.layout.Kinds[k]
+		items := []jen.Code{field("Name", jen.Lit(kind.Name))}
+		if kind.Var != "" {
+			name := e.plan.Kinds[k].GoName
+			items = append(items, field("Var", jen.Lit(kind.Var)), field("First", jen.Id(name+"First")), field("Count", jen.Id(name+"Len")))
+		} else {
+			items = append(items, field("Count", number(kind.Count)))
+		}
+		if len(kind.Buckets) > 0 {
+			buckets, err := e.bucketLiterals(kind.Buckets, e.names.own[k])
+			if err != nil {
+				return nil, err
+			}
+			items = append(items, field("Buckets", buckets))
+		}
+		if len(kind.Uses) > 0 {
+			items = append(items, field("Uses", jen.Index().Int().ValuesFunc(func(g *jen.Group) {
+				for _, s := range kind.Uses {
+					g.Lit(s)
+				}
+			})))
+		}
+		kinds = append(kinds, list(items))
+	}
+	return kinds, nil
+}
+
+func (e *emitter) bucketLiterals(buckets []layout.Bucket, n []bucketNames) (jen.Code, error) {
+	var items []jen.Code
+	for b := range buckets {
+		item, err := e.bucketLiteral(&buckets[b], &n[b])
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, item)
+	}
+	return jen.Index().Qual(layoutPath, "Bucket").Add(list(items)), nil
+}
+
+func (e *emitter) bucketLiteral(b *layout.Bucket, n *bucketNames) (jen.Code, error) {
+	var shards []jen.Code
+	for _, ranks := range e.layout.Worlds {
+		shards = append(shards, jen.Id(n.shard(ranks)))
+	}
+	items := []jen.Code{
+		field("Name", jen.Lit(b.Name)),
+		field("DType", dtypeValue(b.DType)),
+		field("Trainable", jen.Lit(b.Trainable)),
+		field("Unit", jen.Id(n.unit())),
+	}
+	if len(b.Params) > 0 {
+		params, err := paramLiterals(b, n)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, field("Params", jen.Index().Qual(layoutPath, "Param").Add(list(params))))
+	}
+	return list(append(items, field("End", jen.Id(n.end())), field("ShardElements", int64s(shards)))), nil
+}
+
+func paramLiterals(b *layout.Bucket, n *bucketNames) ([]jen.Code, error) {
+	var items []jen.Code
+	for i := range b.Params {
+		p := &b.Params[i]
+		var dims []jen.Code
+		for _, d := range p.Shape {
+			dims = append(dims, number(d))
+		}
+		values := []jen.Code{
+			field("Name", jen.Lit(p.Name)),
+			field("Shape", int64s(dims)),
+			field("Numel", jen.Id(n.params[i].numel)),
+			field("Start", jen.Id(n.params[i].start)),
+			field("Decay", jen.Lit(p.Decay)),
+		}
+		if p.Init != nil {
+			init, err := distribution(p.Init)
+			if err != nil {
+				return nil, fmt.Errorf("init of parameter %s: %w", printable(p.Name), err)
+			}
+			values = append(values, field("Init", init))
+		}
+		items = append(items, list(values))
+	}
+	return items, nil
+}
+
+func int64s(items []jen.Code) *jen.Statement { return jen.Index().Int64().Values(items...) }
+
+func dtypeValue(t dtype.DType) *jen.Statement { return jen.Qual(dtypePath, dtypeNames[t]) }

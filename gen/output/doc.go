@@ -1,0 +1,10 @@
+// Package output keeps the generated files of one spec in memory, compares them
+// with a directory, and writes them to it.
+//
+// It takes a Set and a directory and gives a Report of what differs, or of what
+// was done. Writing is all or nothing: a failure at any point leaves the old
+// files complete. Only files that shardgen generated from the same spec are
+// overwritten or removed; anything else in the directory is left as it is.
+//
+// It imports nothing of the project.
+package output

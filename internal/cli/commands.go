@@ -1,0 +1,110 @@
+package cli
+
+// commands returns all commands in the order of help.
+func commands() []*command {
+	return append(specCommands(), helpCommands()...)
+}
+
+// specCommands are those that work on specs.
+func specCommands() []*command {
+	return []*command{
+		{
+			name: "init", args: "NAME", minimum: 1, maximum: 1, run: runInit,
+			flags:   []taken{{name: "json"}},
+			summary: "writes NAME/model.yaml, a first spec with comments",
+			detail: "NAME becomes the model's name and, in lower-case letters and digits, that of the\n" +
+				"Go package. A file that exists is never overwritten.",
+			example: "shardgen init tiny",
+		},
+		{
+			name: "generate", args: "SPEC...", minimum: 1, maximum: -1, run: runGenerate,
+			flags:   []taken{{name: "out", value: "DIR", usage: "folder of the package"}, {name: "cuda"}, {name: "verbose"}, {name: "json"}},
+			summary: "writes the Go package of each spec",
+			detail: "--out names the folder of the package. The default is generated/PACKAGE beside\n" +
+				"the go.mod above the spec; under go generate it is ./PACKAGE, or the current folder\n" +
+				"where the file with the directive is of that package already.\n\n" +
+				"Nothing is written if any spec has a fault. Generated files that a spec no longer\n" +
+				"gives are removed; files written by hand are left alone.\n\n" +
+				"In a Go file, after go get -tool github.com/shardgen/shardgen/cmd/shardgen:\n\n" +
+				"  //go:generate go tool shardgen generate model.yaml",
+			example: "shardgen generate tiny/model.yaml --verbose",
+		},
+		{
+			name: "check", args: "SPEC...", minimum: 1, maximum: -1, run: runCheck,
+			flags:   []taken{{name: "out", value: "DIR", usage: "folder of the package"}, {name: "cuda"}, {name: "json"}},
+			summary: "compares the generated packages with their specs and writes nothing",
+			detail: "What generate would change is printed as a unified diff; the exit status is then 1.\n" +
+				"The folder of a package is found as generate finds it.",
+			example: "shardgen check tiny/model.yaml",
+		},
+		{
+			name: "plan", args: "SPEC", minimum: 1, maximum: 1, run: runPlan,
+			flags:   []taken{{name: "world"}, {name: "rank"}, {name: "format"}, {name: "json"}},
+			summary: "prints where every parameter lies and what a rank needs",
+			detail: "--world may be any size, the default is the first that the spec lists. --rank adds\n" +
+				"the parts of the parameters that this rank owns. The JSON is described by\n" +
+				"shardgen schema plan. A SPEC of - is read from standard input.",
+			example: "shardgen plan tiny/model.yaml --world 4 --rank 3 --format json",
+		},
+		{
+			name: "import", args: "FILE...", minimum: 1, maximum: -1, run: runImport,
+			flags: []taken{
+				{name: "out", value: "SPEC", usage: "the spec to write; - is standard output", required: true},
+				{name: "world", value: "LIST", usage: "world sizes of the spec, such as 1,8 (default 1,2,4,8)"},
+				{name: "header-only"}, {name: "json"},
+			},
+			summary: "writes the spec of a model that exists as a checkpoint or parameter table",
+			detail: "FILE is a safetensors file, all of a checkpoint's safetensors files, a\n" +
+				"model.safetensors.index.json (its files are looked for beside it), or a parameter\n" +
+				"table (.json, .json.gz). A spec that exists is never overwritten. What it leaves out\n" +
+				"or guesses is said on standard error.",
+			example: "shardgen import model.safetensors --out model.yaml --world 1,8",
+		},
+	}
+}
+
+// helpCommands are those that tell about shardgen and its language.
+func helpCommands() []*command {
+	return []*command{
+		{
+			name: "explain", args: "CODE", minimum: 1, maximum: 1, run: runExplain,
+			flags:   []taken{{name: "json"}},
+			summary: "says more about a fault, by the code in brackets behind its message",
+			example: "shardgen explain unknown-key",
+		},
+		{
+			name: "schema", args: "[spec|plan]", maximum: 1, run: runSchema,
+			flags:   []taken{{name: "json"}},
+			summary: "prints the JSON Schema of specs, or of plan --format json",
+			example: "shardgen schema spec > shardgen.schema.json",
+		},
+		{
+			name: "version", run: runVersion,
+			summary: "prints the versions of shardgen, of its generated code and of Go",
+			example: "shardgen version",
+		},
+		{
+			name: "help", args: "[COMMAND]", maximum: 1, run: runHelp,
+			summary: "prints this list, or tells more about a command",
+			example: "shardgen help generate",
+		},
+	}
+}
+
+// findCommand returns nil for a word that is no command.
+func findCommand(name string) *command {
+	for _, c := range commands() {
+		if c.name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+func commandNames() []string {
+	var names []string
+	for _, c := range commands() {
+		names = append(names, c.name)
+	}
+	return names
+}

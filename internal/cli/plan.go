@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/shardgen/shardgen/gen/plan"
+)
+
+// runPlan prints the plan of a spec at one world size.
+func runPlan(c *call) error {
+	if len(c.options.worlds) > 1 {
+		return c.withUsage(usageErrorf("plan shows one world size at a time, got %d", len(c.options.worlds)))
+	}
+	m, err := c.parsed(c.args[0])
+	if err != nil {
+		return err
+	}
+	world := m.Topology.Worlds[0].V
+	if len(c.options.worlds) == 1 {
+		world = c.options.worlds[0]
+	}
+	if rank := c.options.rank; rank != nil && *rank >= world {
+		return c.withUsage(usageErrorf("flag --rank: rank %d is not one of the %d ranks 0 to %d", *rank, world, world-1))
+	}
+	return c.long("planning "+c.args[0], func() error {
+		p, faults := plan.Build(m, world)
+		if err := faults.Err(); err != nil {
+			return err
+		}
+		return c.printPlan(p, world)
+	})
+}
+
+func (c *call) printPlan(p *plan.Plan, world int64) error {
+	rank := c.options.rank
+	if c.options.format != "json" {
+		if err := p.Table(c.stdout, world); err != nil || rank == nil {
+			return err
+		}
+	}
+	text, err := p.JSON(world, rank)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.args[0], err)
+	}
+	if c.options.format == "json" {
+		c.stdout.Write(text)
+		return nil
+	}
+	return printSegments(c.stdout, text, *rank)
+}
+
+// printSegments writes the segments of a plan's JSON as a table, offsets and
+// lengths in elements.
+func printSegments(w io.Writer, planned []byte, rank int64) error {
+	var p struct {
+		Segments []struct {
+			Bucket, Param string
+			ParamOffset   int64 `json:"param_offset"`
+			ShardOffset   int64 `json:"shard_offset"`
+			Len           int64
+		}
+	}
+	if err := json.Unmarshal(planned, &p); err != nil {
+		return fmt.Errorf("internal error: the plan's JSON: %w", err)
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "\nowned by rank %d\tparameter\tfrom\tplace in shard\telements\n", rank)
+	for _, s := range p.Segments {
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\n", s.Bucket, s.Param, s.ParamOffset, s.ShardOffset, s.Len)
+	}
+	return table.Flush()
+}

@@ -1,0 +1,96 @@
+// Package comm is the boundary to the ranks of a process group. Package local
+// implements it for ranks that are goroutines of one process; other transports
+// implement it for processes and GPUs.
+package comm
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/shardgen/shardgen/runtime/device"
+	"github.com/shardgen/shardgen/runtime/dtype"
+)
+
+// Operation names a collective.
+type Operation uint8
+
+// The collectives.
+const (
+	AllGather Operation = iota + 1
+	ReduceScatter
+	AllReduce
+	Broadcast
+	Barrier
+)
+
+var operationNames = [...]string{AllGather: "all-gather", ReduceScatter: "reduce-scatter", AllReduce: "all-reduce", Broadcast: "broadcast", Barrier: "barrier"}
+
+func (o Operation) String() string {
+	if int(o) < len(operationNames) && operationNames[o] != "" {
+		return operationNames[o]
+	}
+	return fmt.Sprintf("operation %d", uint8(o))
+}
+
+// Communicator is one rank's end of a process group.
+//
+// Collectives are put on the group's stream in the order of the calls, which
+// must be the same on all ranks, and return at once. subject names what is
+// moved, such as a bucket; it stands in errors and, where a transport compares
+// what ranks ask for, is compared. Buffers may be reused when the stream has
+// passed the collective. A collective that fails, or whose peers do not come
+// within the deadline, fails the stream: Synchronize returns an *Error, on
+// every rank. Nothing here allocates after the first use.
+type Communicator interface {
+	// Rank returns this rank's place in the group, 0 <= Rank < Size.
+	Rank() int
+	// Size returns the number of ranks.
+	Size() int
+	// Stream returns the stream that the collectives run on. Kernels that
+	// prepare or use their buffers can be put between them.
+	Stream() device.Stream
+	// AllGather fills dst with every rank's src in rank order: dst has Size times
+	// src's bytes.
+	AllGather(subject string, dst, src device.Memory)
+	// ReduceScatter sums src over the ranks in rank order, in type t (bf16 and f16
+	// in f32, rounded once), and leaves the part of this rank in dst: src has Size
+	// times dst's bytes. dst may be this rank's part of src.
+	ReduceScatter(subject string, dst, src device.Memory, t dtype.DType)
+	// AllReduce replaces buf by its sum over the ranks, in rank order.
+	AllReduce(subject string, buf device.Memory, t dtype.DType)
+	// Broadcast replaces buf by that of the root rank.
+	Broadcast(subject string, buf device.Memory, root int)
+	// Barrier lets no rank's stream pass before all have come.
+	Barrier(subject string)
+	// Synchronize waits until the stream has done all work before the event. It
+	// is bounded by ctx; the collectives have their own deadline.
+	Synchronize(ctx context.Context, e device.Event) error
+	// Abort fails the group's pending and future collectives, on every rank, with
+	// cause.
+	Abort(cause error)
+	// Err returns why the group was aborted, nil while it works.
+	Err() error
+}
+
+// Error says which collective failed and why.
+type Error struct {
+	Operation Operation
+	Sequence  uint64 // counts the group's collectives from 1
+	Subject   string
+	Rank      int   // where it was noticed
+	Missing   []int // ranks that did not come in time
+	Cause     error // what happened, where it is not missing ranks
+}
+
+func (e *Error) Error() string {
+	text := fmt.Sprintf("rank %d: %s of %s (sequence %d)", e.Rank, e.Operation, e.Subject, e.Sequence)
+	if len(e.Missing) > 0 {
+		text += fmt.Sprintf(": no sign of ranks %v before the deadline", e.Missing)
+	}
+	if e.Cause != nil {
+		text += ": " + e.Cause.Error()
+	}
+	return text
+}
+
+func (e *Error) Unwrap() error { return e.Cause }

@@ -1,0 +1,124 @@
+// Package device is the boundary to the memory and the processor that a rank
+// computes on. Package cpu implements it in Go; a GPU implements it through its
+// driver. Nothing above this package knows which one it has.
+package device
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/optim"
+	"github.com/shardgen/shardgen/runtime/random"
+)
+
+// Addr is an address in a device's memory. It is an integer, so that nothing
+// can follow it on the host by mistake.
+type Addr uint64
+
+// Memory is a range of a device's memory. Its zero value is an empty range.
+type Memory struct {
+	addr  Addr
+	bytes int64
+	host  []byte // the same range, where the host can address it
+}
+
+// HostMemory is memory that the host addresses as b.
+func HostMemory(b []byte) Memory { return Memory{addr: hostAddr(b), bytes: int64(len(b)), host: b} }
+
+// DeviceMemory is memory that only the device can address.
+func DeviceMemory(addr Addr, bytes int64) Memory { return Memory{addr: addr, bytes: bytes} }
+
+// Addr returns the address of the first byte.
+func (m Memory) Addr() Addr { return m.addr }
+
+// Bytes returns the length of the range.
+func (m Memory) Bytes() int64 { return m.bytes }
+
+// Host returns the range as the host sees it, nil where it can't.
+func (m Memory) Host() []byte { return m.host }
+
+// Slice returns the range [offset, offset+bytes). It panics if that is not
+// inside m, as slicing does.
+func (m Memory) Slice(offset, bytes int64) Memory {
+	if offset < 0 || bytes < 0 || offset > m.bytes-bytes {
+		panic(fmt.Sprintf("device: range of %d bytes at %d is not inside %d bytes", bytes, offset, m.bytes))
+	}
+	s := Memory{addr: m.addr + Addr(offset), bytes: bytes}
+	if m.host != nil {
+		s.host = m.host[offset : offset+bytes : offset+bytes]
+	}
+	return s
+}
+
+// Device allocates memory and makes streams.
+type Device interface {
+	// Name says which device it is, such as "cpu".
+	Name() string
+	// Alloc returns memory aligned to at least 64 KiB, of undefined content.
+	Alloc(bytes int64) (Memory, error)
+	// Free gives memory back that Alloc returned.
+	Free(Memory) error
+	// NewStream returns a queue of work. Where inline is true and the device is
+	// the host itself, work is done by the caller, before the call returns.
+	NewStream(name string, inline bool) (Stream, error)
+	// Read and Write copy between host and device memory and wait for it.
+	Read(ctx context.Context, dst []byte, src Memory) error
+	Write(ctx context.Context, dst Memory, src []byte) error
+}
+
+// Event is a point in a stream's work.
+type Event struct {
+	Stream Stream
+	Seq    uint64
+}
+
+// Stream is a queue of work that is done in order. Its methods return before
+// the work is done, unless the stream is inline; the first error of any work
+// makes all later work fail with it. A stream is used by one goroutine.
+// Nothing in it allocates.
+type Stream interface {
+	// Zero fills dst with zero bytes.
+	Zero(dst Memory)
+	// Copy copies src over dst; both have the same length.
+	Copy(dst, src Memory)
+	// Cast converts n elements, rounding to nearest even.
+	Cast(dst Memory, dstType dtype.DType, src Memory, srcType dtype.DType, n int64)
+	// Accumulate adds src/divisor to n elements of dst, or stores it there. The
+	// division is done in dst's type (f32 or f64), once per element.
+	Accumulate(dst Memory, dstType dtype.DType, src Memory, srcType dtype.DType, n int64, divisor float64, store bool)
+	// Fill writes elements [first, first+n) of a parameter's initial values.
+	Fill(dst Memory, t dtype.DType, d *random.Distribution, s random.Stream, first, n int64)
+	// Norm adds the sum of squares of src*scale and its count of NaNs and
+	// infinities to out, which is valid once the stream is synchronized.
+	Norm(out *optim.Norm, src Memory, t dtype.DType, n int64)
+	// AdamW updates n elements of a shard and, where param is not empty, writes
+	// their low-precision copy in the same pass.
+	AdamW(s optim.AdamWStep, state State)
+	// SGD is AdamW's counterpart; state.Moments[0] is empty without momentum.
+	SGD(s optim.SGDStep, state State)
+
+	// Record returns the point behind all work so far.
+	Record() Event
+	// Wait makes later work of this stream start after an event of another, and
+	// fail if the work before that event has.
+	Wait(Event)
+	// Synchronize waits until all work before the event is done and returns the
+	// stream's first error if that happened before the event. It ends early, with
+	// ctx's cause, when ctx does. The zero event is always past.
+	Synchronize(ctx context.Context, e Event) error
+	// Close waits for the work and frees the stream. It returns the stream's first
+	// error where no Synchronize has.
+	Close() error
+}
+
+// State is what an optimizer step of one range of a shard reads and writes.
+type State struct {
+	N        int64       // elements
+	Type     dtype.DType // of Master, Moments and Grad: f32 or f64
+	Master   Memory
+	Moments  [2]Memory
+	Grad     Memory
+	Copy     Memory // low-precision copy of Master; empty where Master is the parameter
+	CopyType dtype.DType
+}

@@ -1,0 +1,13 @@
+// Package shard is what generated packages import: it opens a model's shards on
+// a rank, gathers blocks and releases them in passes, reduces gradients and
+// steps the optimizer.
+//
+// A generated package describes its model by a Descriptor of constants; this
+// package keeps the state. It takes a communicator (package comm) and a device
+// (package device) and knows nothing of what is behind them. All memory is
+// allocated in Open at the places that package layout computes; nothing is
+// allocated afterwards.
+//
+// A Model belongs to one rank. Its methods may be called from any goroutine, one
+// pass at a time; ranks must make the same calls in the same order.
+package shard

@@ -1,0 +1,260 @@
+package shard
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shardgen/shardgen/runtime/device"
+	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/layout"
+)
+
+// Grads are the gradients that a backward pass hands out for a block: zeroed
+// buffers of full size, to be reduced or discarded once.
+type Grads struct {
+	m          *Model
+	position   int
+	buffer     int // -1 where nothing of the block is trainable
+	generation uint64
+}
+
+// bufferState says who has a gradient buffer.
+type bufferState uint8
+
+const (
+	bufferFree bufferState = iota
+	bufferHeld             // by the trainer
+	bufferReducing
+)
+
+// gradBuffer is room for the full-size gradients of one block.
+type gradBuffer struct {
+	lease lease
+	state bufferState
+	done  device.Event // behind the last reduction, on the group's stream
+}
+
+func (m *Model) buildGradBuffers() {
+	at := m.place.GradBuffer
+	m.gradBuffers = make([]gradBuffer, at.Count)
+	for i := range m.gradBuffers {
+		m.gradBuffers[i].lease.device = m.rank.device
+		if at.Bytes > 0 {
+			m.gradBuffers[i].lease.memory = m.arenas[layout.GradBuffers][dtype.Invalid].Slice(int64(i)*at.Bytes, at.Bytes)
+		}
+	}
+	for p := range m.blocks {
+		b := &m.blocks[p]
+		for i := range b.grads {
+			b.gradBytes = max(b.gradBytes, b.grads[i].Offset+m.gradBucket(b, &b.grads[i]).place.GatheredBytes)
+		}
+	}
+}
+
+// gradBucket returns the bucket that a part of a block's gradient buffer is of.
+func (m *Model) gradBucket(b *block, at *layout.GradBucket) *bucket {
+	if at.Shared {
+		return m.shared[at.Bucket].bucket
+	}
+	return b.buckets[at.Bucket]
+}
+
+// GatherWithGrads is Gather, with a zeroed buffer for the gradients of the
+// block's trainable parameters, those it shares with others included. It belongs
+// to a backward pass. Where all buffers are being reduced it waits for the first
+// of them; where the trainer holds all of them it fails at once.
+func (p Pass) GatherWithGrads(kind, index int) (Block, Grads, error) {
+	if p.m == nil {
+		return Block{}, Grads{}, errNoPass
+	}
+	p.m.mu.Lock()
+	defer p.m.mu.Unlock()
+	b, g, err := p.gatherWithGrads(kind, index)
+	return b, g, p.m.note(err)
+}
+
+func (p Pass) gatherWithGrads(kind, index int) (Block, Grads, error) {
+	m := p.m
+	if err := p.enter(); err != nil {
+		return Block{}, Grads{}, err
+	}
+	position, err := m.position(kind, index)
+	if err != nil {
+		return Block{}, Grads{}, err
+	}
+	buffer, err := m.chooseBuffer(&m.blocks[position])
+	if err != nil {
+		return Block{}, Grads{}, err
+	}
+	b, err := m.demand(position)
+	if err != nil {
+		return Block{}, Grads{}, err
+	}
+	g, err := m.handOut(position, buffer)
+	if err != nil {
+		m.release(&m.blocks[position])
+		return Block{}, Grads{}, err
+	}
+	return b, g, nil
+}
+
+// chooseBuffer picks a free gradient buffer, else the one whose reduction was
+// started first; -1 for a block that needs none.
+func (m *Model) chooseBuffer(b *block) (int, error) {
+	if b.gradBytes == 0 {
+		return -1, nil
+	}
+	chosen := -1
+	for i := range m.gradBuffers {
+		switch g := &m.gradBuffers[i]; {
+		case g.state == bufferFree:
+			return i, nil
+		case g.state == bufferReducing && (chosen < 0 || g.done.Seq < m.gradBuffers[chosen].done.Seq):
+			chosen = i
+		}
+	}
+	if chosen >= 0 {
+		return chosen, nil
+	}
+	return 0, &StateError{
+		Operation: "gather with gradients", Subject: "block " + b.name,
+		Found: fmt.Sprintf("all %d gradient buffers are held, by blocks %s", len(m.gradBuffers), strings.Join(m.heldGrads(), ", ")),
+		Fix:   fmt.Sprintf("reduce or discard one first, or raise gradients.slots above %d", len(m.gradBuffers)),
+	}
+}
+
+// handOut zeroes a buffer, behind the reduction that reads it, and gives it to
+// the trainer.
+func (m *Model) handOut(position, buffer int) (Grads, error) {
+	b := &m.blocks[position]
+	if buffer < 0 {
+		return Grads{m: m, position: position, buffer: -1}, nil
+	}
+	g := &m.gradBuffers[buffer]
+	if g.state == bufferReducing {
+		if err := m.reduced(g); err != nil {
+			return Grads{}, err
+		}
+	}
+	m.rank.stream.Zero(g.lease.memory.Slice(0, b.gradBytes))
+	g.state = bufferHeld
+	g.lease.end()
+	g.lease.holder = b
+	return Grads{m: m, position: position, buffer: buffer, generation: g.lease.generation.Load()}, nil
+}
+
+// reduced makes what follows on the compute stream wait for a buffer's
+// reduction.
+func (m *Model) reduced(g *gradBuffer) error {
+	if m.onHost() {
+		return m.fail(m.comm.Synchronize(m.pass.ctx, g.done))
+	}
+	m.rank.stream.Wait(g.done)
+	return nil
+}
+
+// Reduce starts the reduction of the gradients: a reduce-scatter of each bucket
+// over its group, summed in rank order, one division, and an addition to this
+// rank's gradient shard. The tensors can't be used afterwards. The pass's End
+// waits for it. It panics with a *StateError if the gradients were given back
+// before.
+func (g Grads) Reduce() {
+	g.giveBack("reduce", func(m *Model, b *block, buffer *gradBuffer) {
+		m.stream.Wait(m.rank.stream.Record())
+		for i := range b.grads {
+			m.reduce(m.gradBucket(b, &b.grads[i]), buffer.lease.memory.Slice(b.grads[i].Offset, m.gradBucket(b, &b.grads[i]).place.GatheredBytes))
+		}
+		buffer.done = m.stream.Record()
+		buffer.state = bufferReducing
+	})
+}
+
+// Discard gives the gradients back without reducing them. Every rank must
+// discard what another does.
+func (g Grads) Discard() {
+	g.giveBack("discard", func(_ *Model, _ *block, buffer *gradBuffer) { buffer.state = bufferFree })
+}
+
+func (g Grads) giveBack(operation string, do func(*Model, *block, *gradBuffer)) {
+	if g.m == nil {
+		panic(&StateError{Operation: operation, Subject: "gradients", Found: "their zero value", Fix: "use gradients that a backward pass returned without error"})
+	}
+	if g.buffer < 0 {
+		return
+	}
+	g.m.mu.Lock()
+	defer g.m.mu.Unlock()
+	b, buffer := &g.m.blocks[g.position], &g.m.gradBuffers[g.buffer]
+	if buffer.lease.generation.Load() != g.generation {
+		panic(&StateError{Operation: operation, Subject: "gradients of block " + b.name, Found: "reduced or discarded already, or the pass ended", Fix: "give gradients back once"})
+	}
+	buffer.lease.end()
+	do(g.m, b, buffer)
+}
+
+// reduce puts the reduction of one bucket's gradient on the group's stream:
+// cast to the wire type, reduce-scatter, divide and accumulate.
+func (m *Model) reduce(b *bucket, full device.Memory) {
+	if full.Bytes() == 0 || b.frozen == len(b.layout.Params) {
+		return
+	}
+	n := b.place.ShardElements
+	staging := m.arenas[layout.Staging][dtype.Invalid]
+	if b.wire != b.layout.DType {
+		elements := n * int64(m.comm.Size())
+		cast := staging.Slice(0, elements*b.wire.Bytes())
+		m.stream.Cast(cast, b.wire, full, b.layout.DType, elements)
+		full = cast
+	}
+	part := staging.Slice(m.place.WireFull, n*b.wire.Bytes())
+	m.comm.ReduceScatter(b.name, part, full, b.wire)
+	m.stream.Accumulate(b.grad, b.gradType, part, b.wire, n, m.divideBy, !b.summed)
+	b.summed = true
+	m.stats.Reductions++
+	m.stats.ReducedBytes += full.Bytes() - part.Bytes()
+}
+
+// giveBack takes a buffer back at the end of a pass, when its reduction is done.
+func (g *gradBuffer) giveBack() {
+	g.lease.end()
+	g.state = bufferFree
+}
+
+// heldGrads names the blocks whose gradients the trainer holds.
+func (m *Model) heldGrads() []string {
+	var names []string
+	for i := range m.gradBuffers {
+		if m.gradBuffers[i].state == bufferHeld {
+			names = append(names, m.gradBuffers[i].lease.holder.name)
+		}
+	}
+	return names
+}
+
+// ZeroGrad forgets the gradients accumulated since the last step: the next
+// reduction stores instead of adding.
+func (m *Model) ZeroGrad() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.idle("zeroing gradients"); err != nil {
+		return err
+	}
+	m.forgetGrads()
+	return nil
+}
+
+func (m *Model) forgetGrads() {
+	for i := range m.buckets {
+		m.buckets[i].summed = false
+	}
+}
+
+// completeGrads makes gradient shards that got no gradient zero.
+func (m *Model) completeGrads() {
+	for i := range m.buckets {
+		if b := &m.buckets[i]; b.layout.Trainable && !b.summed {
+			m.rank.stream.Zero(b.grad)
+			b.summed = true
+		}
+	}
+}

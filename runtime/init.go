@@ -1,0 +1,96 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/shardgen/shardgen/runtime/layout"
+	"github.com/shardgen/shardgen/runtime/random"
+)
+
+// Init gives every parameter the initial values that the spec says. Element i of
+// a parameter depends on the seed, its owner's name and i only, so a model has
+// the same values at every world size. Optimizer state and gradients are
+// cleared. Parameters without an init are an error that names them, and then
+// nothing is written.
+func (m *Model) Init(ctx context.Context, seed uint64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.idle("init"); err != nil {
+		return err
+	}
+	if names := m.withoutInit(); len(names) > 0 {
+		return fmt.Errorf("init of model %s: %d parameters have no init in the spec: %s; add `init` to them, or fill the shards with Update",
+			m.descriptor.Model, len(names), abridge(names))
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.clear()
+	for i := range m.buckets {
+		m.initBucket(&m.buckets[i], seed)
+	}
+	m.initialized = true
+	return m.fail(m.rank.stream.Synchronize(ctx, m.rank.stream.Record()))
+}
+
+func (m *Model) withoutInit() []string {
+	var names []string
+	for i := range m.buckets {
+		b := &m.buckets[i]
+		for p := range b.layout.Params {
+			if b.layout.Params[p].Init == nil && b.layout.Params[p].Numel > 0 {
+				names = append(names, m.owner(b, p))
+			}
+		}
+	}
+	return names
+}
+
+// abridge lists the first few names.
+func abridge(names []string) string {
+	const most = 6
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// clear zeroes all that lives between passes: padding, moments and gradients.
+func (m *Model) clear() {
+	for r := range layout.Slots {
+		for _, mem := range m.arenas[r] {
+			if mem.Bytes() > 0 {
+				m.rank.stream.Zero(mem)
+			}
+		}
+	}
+	m.forgetGrads()
+	for i := range m.ranges {
+		m.ranges[i].steps = 0
+	}
+}
+
+// initBucket fills the rank's part of a bucket: the master, where there is one,
+// and from it the low-precision shard, which so is the rounded master.
+func (m *Model) initBucket(b *bucket, seed uint64) {
+	s := m.rank.stream
+	for seg := range b.layout.Segments(b.place.ShardElements, int64(m.rank.Rank())) {
+		p := &b.layout.Params[seg.Param]
+		values := random.NewStream(seed, m.owner(b, seg.Param))
+		mem, t := b.shard, b.layout.DType
+		if b.master.Bytes() > 0 {
+			mem, t = b.master, b.gradType
+		}
+		s.Fill(mem.Slice(seg.ShardOffset*t.Bytes(), seg.Len*t.Bytes()), t, p.Init, values, seg.ParamOffset, seg.Len)
+	}
+	m.refresh(b)
+}
+
+// refresh writes the low-precision shard from the master.
+func (m *Model) refresh(b *bucket) {
+	if b.master.Bytes() > 0 {
+		m.rank.stream.Cast(b.shard, b.layout.DType, b.master, b.gradType, b.place.ShardElements)
+	}
+}

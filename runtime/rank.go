@@ -1,0 +1,141 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/shardgen/shardgen/runtime/comm"
+	"github.com/shardgen/shardgen/runtime/comm/local"
+	"github.com/shardgen/shardgen/runtime/device"
+	"github.com/shardgen/shardgen/runtime/device/cpu"
+)
+
+// Rank is one member of a process group with the device that it computes on.
+type Rank struct {
+	comm   comm.Communicator
+	device device.Device
+	stream device.Stream
+}
+
+// NewRank joins a communicator and a device. The rank's own work (filling,
+// zeroing, optimizer steps) runs on a compute stream that it makes.
+func NewRank(c comm.Communicator, d device.Device) (*Rank, error) {
+	s, err := d.NewStream("compute", true)
+	if err != nil {
+		return nil, fmt.Errorf("rank %d: making the compute stream: %w", c.Rank(), err)
+	}
+	return &Rank{comm: c, device: d, stream: s}, nil
+}
+
+// Rank returns the rank's place in its group, from 0.
+func (r *Rank) Rank() int { return r.comm.Rank() }
+
+// Size returns the number of ranks in the group: the world size.
+func (r *Rank) Size() int { return r.comm.Size() }
+
+// Device returns the device that the rank computes on.
+func (r *Rank) Device() device.Device { return r.device }
+
+// Stream returns the compute stream: gathers make it wait, releases and
+// reductions record on it.
+func (r *Rank) Stream() device.Stream { return r.stream }
+
+// SetStream makes a stream of the trainer's the compute stream. Call it before
+// any model is opened on the rank.
+func (r *Rank) SetStream(s device.Stream) { r.stream = s }
+
+// Launcher starts the ranks of a group and waits for them.
+type Launcher interface {
+	Launch(ctx context.Context, run func(context.Context, *Rank) error) error
+}
+
+// Run starts the launcher's ranks and calls run on each with its own Rank. It
+// returns when all have returned: nil, or the error of the rank that failed
+// first, as a *RankError. A rank that fails or panics ends the others: their
+// context is cancelled and their collectives fail with its error.
+func Run(ctx context.Context, l Launcher, run func(context.Context, *Rank) error) error {
+	return l.Launch(ctx, run)
+}
+
+// LocalRanks launches ranks as goroutines of this process.
+type LocalRanks struct {
+	Ranks   int
+	Timeout time.Duration                         // of one collective; 0 means five minutes
+	Device  func(rank int) (device.Device, error) // nil: the CPU
+}
+
+// Local launches n ranks as goroutines of this process, each with memory of its
+// own on the CPU.
+func Local(n int) LocalRanks { return LocalRanks{Ranks: n} }
+
+// Launch implements Launcher.
+func (l LocalRanks) Launch(ctx context.Context, run func(context.Context, *Rank) error) error {
+	if l.Ranks < 1 {
+		return fmt.Errorf("local ranks: %d asked for, at least 1 expected", l.Ranks)
+	}
+	group, err := local.New(l.Ranks, local.Options{Timeout: l.Timeout})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(ctx, func() { group.Abort(context.Cause(ctx)) })
+	defer stop()
+
+	var first firstError
+	var wait sync.WaitGroup
+	for r := range l.Ranks {
+		wait.Go(func() {
+			err := l.runRank(ctx, group.Communicator(r), run)
+			if err != nil {
+				err = &RankError{Rank: r, Err: err}
+				first.set(err)
+			}
+			group.Leave(r, err)
+			if err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wait.Wait()
+	stop()
+	return errors.Join(first.err, group.Close())
+}
+
+// runRank calls run on a rank and turns a panic into an error.
+func (l LocalRanks) runRank(ctx context.Context, c comm.Communicator, run func(context.Context, *Rank) error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	d, err := l.device(c.Rank())
+	if err != nil {
+		return err
+	}
+	rank, err := NewRank(c, d)
+	if err != nil {
+		return err
+	}
+	err = run(ctx, rank)
+	return errors.Join(err, rank.stream.Close())
+}
+
+func (l LocalRanks) device(rank int) (device.Device, error) {
+	if l.Device == nil {
+		return cpu.New(), nil
+	}
+	return l.Device(rank)
+}
+
+// firstError keeps the first of several errors.
+type firstError struct {
+	once sync.Once
+	err  error
+}
+
+func (f *firstError) set(err error) { f.once.Do(func() { f.err = err }) }

@@ -1,0 +1,204 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/shardgen/shardgen/runtime/device"
+	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/layout"
+)
+
+// lease is memory that changes hands: a slot, a shared parameter's own place or
+// a gradient buffer. Its generation counts the holders, so that a tensor of an
+// earlier one is told apart.
+type lease struct {
+	generation atomic.Uint64
+	memory     device.Memory
+	device     device.Device
+	holder     *block // whose instance names the memory's parameters have; nil for a shared parameter
+}
+
+// end takes the memory away from its holder.
+func (l *lease) end() { l.generation.Add(1) }
+
+// Tensor is a gathered parameter or a gradient: a view of elements of type T
+// that is valid until its block is released (or its gradient reduced). The zero
+// value stands for a tensor that is not there.
+type Tensor[T dtype.Element] struct {
+	lease      *lease
+	generation uint64
+	offset     int64 // bytes from the start of the lease's memory
+	param      *layout.Param
+}
+
+// Host returns the elements in row-major order, without a copy. It panics with a
+// *StateError after release, and where the memory is not the host's: then
+// CopyTo reads it.
+func (t Tensor[T]) Host() []T {
+	t.check("read")
+	if t.param.Numel == 0 {
+		return []T{}
+	}
+	m := t.lease.memory.Host()
+	if m == nil {
+		panic(&StateError{Operation: "host access", Subject: t.Name(), Found: "it is in the memory of " + t.lease.device.Name(), Fix: "use CopyTo or DevicePtr"})
+	}
+	return dtype.Slice[T](m[t.offset : t.offset+t.bytes()])
+}
+
+// DevicePtr returns the address of the first element. It panics with a
+// *StateError after release.
+func (t Tensor[T]) DevicePtr() device.Addr {
+	t.check("address")
+	return t.lease.memory.Addr() + device.Addr(t.offset)
+}
+
+// CopyTo copies all elements to dst, which must have Numel of them.
+func (t Tensor[T]) CopyTo(ctx context.Context, dst []T) error {
+	if err := t.checkLen("copy", len(dst)); err != nil {
+		return err
+	}
+	return t.lease.device.Read(ctx, dtype.Bytes(dst), t.lease.memory.Slice(t.offset, t.bytes()))
+}
+
+// CopyFrom copies src, which must have Numel elements, over the tensor. For a
+// parameter that changes the gathered copy only, not the shards.
+func (t Tensor[T]) CopyFrom(ctx context.Context, src []T) error {
+	if err := t.checkLen("copy", len(src)); err != nil {
+		return err
+	}
+	return t.lease.device.Write(ctx, t.lease.memory.Slice(t.offset, t.bytes()), dtype.Bytes(src))
+}
+
+// Planned reports whether the tensor is there at all: a gradient of a parameter
+// that is not trainable is not.
+func (t Tensor[T]) Planned() bool { return t.lease != nil }
+
+// Numel returns the number of elements.
+func (t Tensor[T]) Numel() int64 {
+	if t.param == nil {
+		return 0
+	}
+	return t.param.Numel
+}
+
+// Shape returns a copy of the dimensions, as the spec gives them; empty for a
+// scalar.
+func (t Tensor[T]) Shape() []int64 {
+	if t.param == nil {
+		return nil
+	}
+	return slices.Clone(t.param.Shape)
+}
+
+// Name returns the owner's name, such as "h.3.mlp.weight".
+func (t Tensor[T]) Name() string {
+	switch {
+	case t.param == nil:
+		return "tensor"
+	case t.lease.generation.Load() != t.generation:
+		return t.param.Name
+	case t.lease.holder == nil:
+		return literal(t.param.Name)
+	}
+	return t.lease.holder.instanceName(t.param.Name)
+}
+
+func (t Tensor[T]) bytes() int64 {
+	var zero T
+	return t.param.Numel * int64(unsafe.Sizeof(zero))
+}
+
+func (t Tensor[T]) check(operation string) {
+	if err := t.state(operation); err != nil {
+		panic(err)
+	}
+}
+
+// state returns why the tensor can't be used now. Its name is not that of the
+// current holder, so the error keeps to the template.
+func (t Tensor[T]) state(operation string) *StateError {
+	if t.lease == nil {
+		return &StateError{Operation: operation, Subject: "a tensor", Found: "it was never gathered", Fix: "take it from a pass"}
+	}
+	if t.lease.generation.Load() != t.generation {
+		return &StateError{Operation: operation, Subject: t.param.Name, Found: NotAvailable.String() + ": its block was released or its gradient reduced", Fix: "use it before, or gather the block again"}
+	}
+	return nil
+}
+
+func (t Tensor[T]) checkLen(operation string, n int) error {
+	if err := t.state(operation); err != nil {
+		return err
+	}
+	if int64(n) != t.param.Numel {
+		return fmt.Errorf("%s of %s: it has shape %v, %d elements, but the slice has %d", operation, t.Name(), t.param.Shape, t.param.Numel, n)
+	}
+	return nil
+}
+
+// literal turns doubled braces of a name without placeholder into braces.
+func literal(name string) string {
+	k := layout.Kind{}
+	return k.Instance(name, 0)
+}
+
+// Param returns the view of a parameter of a gathered block's own bucket. start
+// is its place in the bucket in elements. Generated code calls it.
+func Param[T dtype.Element](b Block, bucket, param int, start int64) Tensor[T] {
+	blk := &b.m.blocks[b.position]
+	own := blk.buckets[bucket]
+	var zero T
+	return Tensor[T]{
+		lease:      &b.m.slots[blk.slot].lease,
+		generation: b.generation,
+		offset:     own.place.Slot + start*int64(unsafe.Sizeof(zero)),
+		param:      &own.layout.Params[param],
+	}
+}
+
+// SharedParam is Param for a shared parameter that the block uses.
+func SharedParam[T dtype.Element](b Block, shared, param int, start int64) Tensor[T] {
+	s := &b.m.shared[shared]
+	var zero T
+	return Tensor[T]{
+		lease:      &s.lease,
+		generation: s.lease.generation.Load(),
+		offset:     s.bucket.place.Slot + start*int64(unsafe.Sizeof(zero)),
+		param:      &s.bucket.layout.Params[param],
+	}
+}
+
+// Grad returns the view of a gradient of the block's own bucket.
+func Grad[T dtype.Element](g Grads, bucket, param int, start int64) Tensor[T] {
+	return gradTensor[T](g, false, bucket, param, start)
+}
+
+// SharedGrad is Grad for a shared parameter that the block uses.
+func SharedGrad[T dtype.Element](g Grads, shared, param int, start int64) Tensor[T] {
+	return gradTensor[T](g, true, shared, param, start)
+}
+
+// gradTensor finds the bucket among the few that the block's backward pass
+// hands out.
+func gradTensor[T dtype.Element](g Grads, shared bool, bucket, param int, start int64) Tensor[T] {
+	blk := &g.m.blocks[g.position]
+	for i := range blk.grads {
+		at := &blk.grads[i]
+		if at.Shared != shared || at.Bucket != bucket {
+			continue
+		}
+		var zero T
+		return Tensor[T]{
+			lease:      &g.m.gradBuffers[g.buffer].lease,
+			generation: g.generation,
+			offset:     at.Offset + start*int64(unsafe.Sizeof(zero)),
+			param:      &g.m.gradBucket(blk, at).layout.Params[param],
+		}
+	}
+	return Tensor[T]{}
+}
