@@ -1,17 +1,67 @@
+# make demo   trains a small transformer with 1 and with 4 ranks and compares them
+# make test   runs everything that CI checks
+# make bench  measures what the documentation claims, into bench/results.json
+# make generate  makes the packages under generated/ anew
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
 # The specs whose packages are committed under generated/.
-SPECS := spec/models/gpt2.yaml spec/models/llama-3.2-1b.yaml $(wildcard spec/samples/*.yaml) $(wildcard bench/*.yaml)
+SPECS := spec/models/gpt2.yaml spec/models/llama-3.2-1b.yaml $(sort $(wildcard spec/samples/*.yaml)) $(sort $(wildcard bench/*.yaml))
+
+.PHONY: demo test bench generate
+.PHONY: check-format check-vet check-build check-tests check-race check-examples check-generated FORCE
 
 build/shardgen: FORCE
 	CGO_ENABLED=0 go build -trimpath -o $@ ./cmd/shardgen
 
-FORCE:
+demo: build/shardgen
+	build/shardgen plan examples/bytelm/model.yaml --world 4
+	build/shardgen generate --verbose examples/bytelm/model.yaml --out examples/bytelm/bytelm
+	cd examples && go run ./bytelm $(DEMO)
 
-.PHONY: generate
+bench:
+	go run ./bench
+
 generate: build/shardgen
 	rm -rf generated
 	build/shardgen generate $(SPECS)
 
-.PHONY: test
-test:
+test: check-format check-vet check-build check-generated check-tests check-race check-examples
+	@echo "all checks passed"
+
+check-format:
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt differs: $$unformatted"; exit 1; }
+
+check-vet:
 	go vet ./...
+	cd examples && go vet ./...
+
+# Everything builds without cgo, on the architectures that are not this one too.
+check-build:
+	CGO_ENABLED=0 go build ./...
+	GOARCH=386 CGO_ENABLED=0 go build ./...
+	GOARCH=arm64 CGO_ENABLED=0 go build ./...
+
+# The committed packages are what the generator makes of their specs.
+check-generated: build/shardgen
+	rm -rf build/committed && cp -r generated build/committed
+	rm -rf generated && build/shardgen generate $(SPECS)
+	diff -r build/committed generated
+	@if [[ -n "$${CI:-}" ]]; then changed=$$(git status --porcelain -- generated); test -z "$$changed" || { echo "generating changed the tree: $$changed"; exit 1; }; fi
+	build/shardgen check examples/bytelm/model.yaml --out examples/bytelm/bytelm
+
+check-tests:
 	go test ./...
+
+# The race detector needs a C compiler: CI installs one, elsewhere the check is
+# skipped without.
+check-race:
+	@if ! command -v gcc >/dev/null && [[ -n "$${CI:-}" ]]; then apt-get update -q && apt-get install -y -q gcc libc6-dev; fi
+	@if command -v gcc >/dev/null; then set -x; CGO_ENABLED=1 go test -race ./runtime ./runtime/comm/... ./runtime/device/...; \
+	else echo "race check skipped: it needs a C compiler (gcc)"; fi
+
+check-examples:
+	cd examples && go test ./...
+	$(MAKE) demo DEMO="-steps 8 -text 0"
+	@if [[ -n "$${CI:-}" ]]; then changed=$$(git status --porcelain); test -z "$$changed" || { echo "the checks changed the tree: $$changed"; exit 1; }; fi

@@ -169,6 +169,11 @@ func newCopies(ranks int, bytes int64) *copies {
 		c.from = append(c.from, make([]byte, bytes/int64(ranks)))
 		c.to = append(c.to, make([]byte, bytes))
 	}
+	for rank, part := range c.from { // a page that nobody wrote is read from the cache
+		for i := range part {
+			part[i] = byte(rank + i)
+		}
+	}
 	return c
 }
 
