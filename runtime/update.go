@@ -11,7 +11,7 @@ import (
 	"github.com/shardgen/shardgen/runtime/layout"
 )
 
-// Shards is what one rank owns of a model, while Update runs.
+// Shards is what one rank owns of a model, while Update or Inspect runs.
 type Shards struct {
 	m    *Model
 	open bool
@@ -41,18 +41,8 @@ type Shard struct {
 func (m *Model) Update(ctx context.Context, update func(*Shards) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.idle("update"); err != nil {
+	if err := m.show(ctx, "update", update); err != nil {
 		return err
-	}
-	m.completeGrads()
-	if err := m.fail(m.rank.stream.Synchronize(ctx, m.rank.stream.Record())); err != nil {
-		return err
-	}
-	s := &Shards{m: m, open: true}
-	err := update(s)
-	s.open = false
-	if err != nil {
-		return fmt.Errorf("update of model %s: %w", m.descriptor.Model, err)
 	}
 	for i := range m.buckets {
 		m.refresh(&m.buckets[i])
@@ -62,12 +52,38 @@ func (m *Model) Update(ctx context.Context, update func(*Shards) error) error {
 	return m.fail(m.rank.stream.Synchronize(ctx, m.rank.stream.Record()))
 }
 
+// Inspect calls inspect with this rank's shards, their masters' values and the
+// gradients reduced so far, and changes nothing; neither may inspect. It waits
+// for no other rank.
+func (m *Model) Inspect(ctx context.Context, inspect func(*Shards) error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.show(ctx, "inspection", inspect)
+}
+
+// show calls do with the shards, gradients that nothing was reduced into zeroed.
+func (m *Model) show(ctx context.Context, operation string, do func(*Shards) error) error {
+	if err := m.idle(operation); err != nil {
+		return err
+	}
+	m.completeGrads()
+	if err := m.fail(m.rank.stream.Synchronize(ctx, m.rank.stream.Record())); err != nil {
+		return err
+	}
+	s := &Shards{m: m, open: true}
+	defer func() { s.open = false }()
+	if err := do(s); err != nil {
+		return fmt.Errorf("%s of model %s: %w", operation, m.descriptor.Model, err)
+	}
+	return nil
+}
+
 // All yields the shards in the order of the plan. Parameters of which this rank
 // owns nothing are left out.
 func (s *Shards) All() iter.Seq[Shard] {
 	return func(yield func(Shard) bool) {
 		if !s.open {
-			panic(&StateError{Operation: "read", Subject: "shards of model " + s.m.descriptor.Model, Found: "their Update has returned", Fix: "use shards inside the function that Update calls"})
+			panic(&StateError{Operation: "read", Subject: "shards of model " + s.m.descriptor.Model, Found: "their Update or Inspect has returned", Fix: "use shards inside the function that it calls"})
 		}
 		for i := range s.m.buckets {
 			b := &s.m.buckets[i]

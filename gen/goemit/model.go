@@ -162,12 +162,13 @@ func (e *emitter) worldsText() string {
 // modelMethods emits the methods that hand on to the runtime's model.
 func (e *emitter) modelMethods(f *jen.File) {
 	ctx, patterns := contextParam(), jen.Id("patterns").Op("...").String()
-	update := jen.Id("update").Func().Params(jen.Op("*").Qual(shardPath, "Shards")).Error()
+	shards := jen.Func().Params(jen.Op("*").Qual(shardPath, "Shards")).Error()
 	methods := []method{
 		{"Close", "Close gives the memory back.", nil, nil},
 		{"Init", "Init writes the spec's initial values; a seed gives the same model at any world size.", []jen.Code{ctx, jen.Id("seed").Uint64()}, args("ctx", "seed")},
 		{"ZeroGrad", "ZeroGrad drops the gradients that were reduced since the last step.", nil, nil},
-		{"Update", "Update lets update write the rank's shards, and makes the change known to all that is derived from them.", []jen.Code{ctx, update}, args("ctx", "update")},
+		{"Update", "Update lets update write the rank's shards, and makes the change known to all that is derived from them.", []jen.Code{ctx, jen.Id("update").Add(shards)}, args("ctx", "update")},
+		{"Inspect", "Inspect shows inspect the rank's shards and the gradients reduced so far; it must not write them.", []jen.Code{ctx, jen.Id("inspect").Add(shards)}, args("ctx", "inspect")},
 		{"Freeze", "Freeze stops the training of the parameters that match a pattern, in which * stands for any characters.", []jen.Code{patterns}, []jen.Code{jen.Id("patterns").Op("...")}},
 		{"Unfreeze", "Unfreeze lets parameters that Freeze stopped be trained again.", []jen.Code{patterns}, []jen.Code{jen.Id("patterns").Op("...")}},
 	}

@@ -72,6 +72,11 @@ func (m *Model) Update(ctx context.Context, update func(*shard.Shards) error) er
 	return m.core.Update(ctx, update)
 }
 
+// Inspect shows inspect the rank's shards and the gradients reduced so far; it must not write them.
+func (m *Model) Inspect(ctx context.Context, inspect func(*shard.Shards) error) error {
+	return m.core.Inspect(ctx, inspect)
+}
+
 // Freeze stops the training of the parameters that match a pattern, in which * stands for any characters.
 func (m *Model) Freeze(patterns ...string) error {
 	return m.core.Freeze(patterns...)
