@@ -183,18 +183,19 @@ func (m *Model) Close() error {
 	}
 	m.closed = true
 	m.revokeAll()
-	// The group's stream may still write into the arenas: they are freed when it
-	// has passed all work of this model, or failed.
-	if m.err == nil {
-		m.err = m.comm.Synchronize(context.Background(), m.stream.Record())
-	}
-	var failed *comm.Error
-	err := m.free()
-	if m.err != nil && !errors.As(m.err, &failed) {
-		err = errors.Join(m.err, err)
+	err := m.drain()
+	if m.err != nil { // the call that met it has returned it
+		err = nil
 	}
 	m.err = &StateError{Operation: "use", Subject: "model " + m.descriptor.Model, Found: "it is closed", Fix: "open it again"}
-	return err
+	return errors.Join(err, m.free())
+}
+
+// drain waits until the group's stream has passed, or dropped, all work of this
+// model: peers and the stream read and write the arenas until then. The
+// collectives' own deadline bounds it.
+func (m *Model) drain() error {
+	return m.comm.Synchronize(context.Background(), m.stream.Record())
 }
 
 // usable returns why the model can't be used at all.

@@ -166,7 +166,10 @@ func (m *Model) exchange(ctx context.Context, dst, src []byte) error {
 	err = dev.Write(ctx, from, src)
 	if err == nil {
 		m.comm.AllGather("the plan's hash", to, from)
-		err = m.comm.Synchronize(ctx, m.stream.Record())
+		if err = m.comm.Synchronize(ctx, m.stream.Record()); err != nil {
+			m.comm.Abort(err)
+			_ = m.drain() // returns the same error, when nothing uses mem any more
+		}
 	}
 	if err == nil {
 		err = dev.Read(ctx, dst, to)
