@@ -329,32 +329,3 @@ func TestRunRefusesNoRanksAndLeavesNoGoroutines(t *testing.T) {
 	}
 	t.Errorf("%d goroutines before, %d after", before, runtime.NumGoroutine())
 }
-
-func TestNothingIsAllocatedByRanksThatMeet(t *testing.T) {
-	tm := trainable(4)
-	tm.prefetch = 1
-	tm.blocks[0].count = 4
-	mustRun(t, 4, tm.descriptor(t), func(ctx context.Context, m *Model) error {
-		if err := fill(ctx, m); err != nil {
-			return err
-		}
-		for range 3 {
-			if err := trainOnce(ctx, m); err != nil {
-				return err
-			}
-		}
-		const steps = 40
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		for range steps {
-			if err := trainOnce(ctx, m); err != nil {
-				return err
-			}
-		}
-		runtime.ReadMemStats(&after)
-		if n := after.Mallocs - before.Mallocs; m.rank.Rank() == 0 && n >= steps { // the runtime's own, once in a while
-			return fmt.Errorf("%d allocations in %d steps of 4 ranks", n, steps)
-		}
-		return nil
-	})
-}

@@ -745,28 +745,6 @@ func TestFrozenParametersStayAndThawWithTheirState(t *testing.T) {
 	})
 }
 
-func TestNothingIsAllocatedAfterTheFirstStep(t *testing.T) {
-	tm := testModel{worlds: []int64{1}, prefetch: 1, optimizer: layout.Optimizer{Masters: true, Moments: 2}, reduce: dtype.BFloat16, blocks: []testBlock{
-		{name: "h.{i}", count: 4, params: []param{f32("h.{i}.w", 7), {name: "h.{i}.low", shape: []int64{19}, dtype: dtype.BFloat16}}},
-	}}
-	mustRun(t, 1, tm.descriptor(t), func(ctx context.Context, m *Model) error {
-		if err := fill(ctx, m); err != nil {
-			return err
-		}
-		var failed error
-		step := func() {
-			if err := trainOnce(ctx, m); err != nil {
-				failed = err
-			}
-		}
-		step()
-		if n := testing.AllocsPerRun(20, step); n != 0 {
-			return fmt.Errorf("%v allocations per step", n)
-		}
-		return failed
-	})
-}
-
 // trainOnce goes forward and backward through four blocks and steps.
 func trainOnce(ctx context.Context, m *Model) error {
 	f := m.Forward(ctx)

@@ -1,0 +1,66 @@
+//go:build !race
+
+package shard
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/layout"
+)
+
+// The race detector allocates on its own account: these tests count without it.
+
+func TestNothingIsAllocatedAfterTheFirstStep(t *testing.T) {
+	tm := testModel{worlds: []int64{1}, prefetch: 1, optimizer: layout.Optimizer{Masters: true, Moments: 2}, reduce: dtype.BFloat16, blocks: []testBlock{
+		{name: "h.{i}", count: 4, params: []param{f32("h.{i}.w", 7), {name: "h.{i}.low", shape: []int64{19}, dtype: dtype.BFloat16}}},
+	}}
+	mustRun(t, 1, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := fill(ctx, m); err != nil {
+			return err
+		}
+		var failed error
+		step := func() {
+			if err := trainOnce(ctx, m); err != nil {
+				failed = err
+			}
+		}
+		step()
+		if n := testing.AllocsPerRun(20, step); n != 0 {
+			return fmt.Errorf("%v allocations per step", n)
+		}
+		return failed
+	})
+}
+
+func TestNothingIsAllocatedByRanksThatMeet(t *testing.T) {
+	tm := trainable(4)
+	tm.prefetch = 1
+	tm.blocks[0].count = 4
+	mustRun(t, 4, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := fill(ctx, m); err != nil {
+			return err
+		}
+		for range 3 {
+			if err := trainOnce(ctx, m); err != nil {
+				return err
+			}
+		}
+		const steps = 40
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range steps {
+			if err := trainOnce(ctx, m); err != nil {
+				return err
+			}
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.Mallocs - before.Mallocs; m.rank.Rank() == 0 && n >= steps { // the runtime's own, once in a while
+			return fmt.Errorf("%d allocations in %d steps of 4 ranks", n, steps)
+		}
+		return nil
+	})
+}
