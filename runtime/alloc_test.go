@@ -4,10 +4,13 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
 
+	"github.com/shardgen/shardgen/runtime/comm/fake"
+	"github.com/shardgen/shardgen/runtime/device/cpu"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/layout"
 )
@@ -45,7 +48,7 @@ func TestNothingIsAllocatedByRanksThatMeet(t *testing.T) {
 		if err := fill(ctx, m); err != nil {
 			return err
 		}
-		for range 3 {
+		for range 200 { // the scheduler makes what blocked goroutines need, once
 			if err := trainOnce(ctx, m); err != nil {
 				return err
 			}
@@ -69,4 +72,27 @@ func TestNothingIsAllocatedByRanksThatMeet(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestNothingIsAllocatedWithATransportThatDoesNothing(t *testing.T) {
+	tm := trainable(8)
+	tm.prefetch = 1
+	tm.blocks[0].count = 4
+	rank, err := NewRank(fake.New(0, 8), cpu.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	m, err := Open(ctx, rank, tm.descriptor(t), Options{})
+	if err == nil {
+		defer m.Close()
+		err = fill(ctx, m)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := testing.AllocsPerRun(20, func() { err = errors.Join(err, trainOnce(ctx, m)) })
+	if n != 0 || err != nil {
+		t.Errorf("%v allocations per step, %v", n, err)
+	}
 }

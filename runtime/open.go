@@ -10,12 +10,9 @@ import (
 	"github.com/shardgen/shardgen/runtime/layout"
 )
 
-// Options are a trainer's choices at Open. The zero value is good.
-type Options struct {
-	// DivideBy replaces the divisor of summed gradients, which is the plan's
-	// gradients.divide_by or else the number of ranks.
-	DivideBy float64
-}
+// Options are what a trainer may choose at Open and the plan leaves open. There
+// is nothing to choose yet; trainers pass the zero value.
+type Options struct{}
 
 // arenas are a rank's allocations, by role and element type.
 type arenas [len(roleCount)][int(dtype.Bool) + 1]device.Memory
@@ -29,7 +26,7 @@ const scratchBytes = 16
 // Open allocates a model's memory on a rank and makes sure that all ranks of
 // its communicator run the same plan. Every rank of the communicator must call
 // it. Shards start as zeros; Init, Load or Update gives them values.
-func Open(ctx context.Context, rank *Rank, d *Descriptor, o Options) (*Model, error) {
+func Open(ctx context.Context, rank *Rank, d *Descriptor, _ Options) (*Model, error) {
 	w, err := d.world(rank.Size())
 	if err != nil {
 		return nil, err
@@ -41,7 +38,7 @@ func Open(ctx context.Context, rank *Rank, d *Descriptor, o Options) (*Model, er
 	if err := d.checkMemory(w, place); err != nil {
 		return nil, err
 	}
-	m := &Model{rank: rank, descriptor: d, world: w, place: place, divideBy: d.divisor(w, o), comm: rank.comm, stream: rank.comm.Stream()}
+	m := &Model{rank: rank, descriptor: d, world: w, place: place, divideBy: d.divisor(w), comm: rank.comm, stream: rank.comm.Stream()}
 	failed := m.allocate()
 	if err := m.agree(ctx, failed); err != nil {
 		return nil, errors.Join(err, m.free())
@@ -60,11 +57,9 @@ func (d *Descriptor) checkMemory(w int, p *layout.Placement) error {
 		d.Model, planned.RestBytes, planned.PeakBytes, p.RestBytes(), p.PeakBytes())
 }
 
-func (d *Descriptor) divisor(w int, o Options) float64 {
-	switch {
-	case o.DivideBy != 0:
-		return o.DivideBy
-	case d.Layout.DivideBy != 0:
+// divisor is what summed gradients are divided by.
+func (d *Descriptor) divisor(w int) float64 {
+	if d.Layout.DivideBy != 0 {
 		return float64(d.Layout.DivideBy)
 	}
 	return float64(d.Layout.Worlds[w])
