@@ -45,9 +45,9 @@ check-build:
 
 # The committed packages are what the generator makes of their specs.
 check-generated: build/shardgen
-	rm -rf build/committed && cp -r generated build/committed
+	rm -rf build/_committed && cp -r generated build/_committed
 	rm -rf generated && build/shardgen generate $(SPECS)
-	diff -r build/committed generated
+	diff -r build/_committed generated
 	@if [[ -n "$${CI:-}" ]]; then changed=$$(git status --porcelain -- generated); test -z "$$changed" || { echo "generating changed the tree: $$changed"; exit 1; }; fi
 	build/shardgen check examples/bytelm/model.yaml --out examples/bytelm/bytelm
 
