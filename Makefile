@@ -16,8 +16,11 @@ build/shardgen: FORCE
 	CGO_ENABLED=0 go build -trimpath -o $@ ./cmd/shardgen
 
 demo: build/shardgen
+	@echo "1. The spec, examples/bytelm/model.yaml, and what follows from it for 4 ranks:"
 	build/shardgen plan examples/bytelm/model.yaml --world 4
+	@echo && echo "2. The package that shardgen makes of it (unchanged: byte for byte as committed):"
 	build/shardgen generate --verbose examples/bytelm/model.yaml --out examples/bytelm/bytelm
+	@echo && echo "3. A trainer that imports the package, with 1 rank and with 4:"
 	cd examples && go run ./bytelm $(DEMO)
 
 bench:

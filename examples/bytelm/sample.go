@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"github.com/shardgen/shardgen/examples/bytelm/bytelm"
 	"github.com/shardgen/shardgen/examples/bytelm/transformer"
@@ -30,7 +31,18 @@ func (t *trainer) write(ctx context.Context, n int) (string, error) {
 		}
 		text = append(text, sampler.Next(logits))
 	}
-	return string(text), nil
+	return printable(text), nil
+}
+
+// printable leaves ASCII, tabs and line ends: a terminal obeys some of the
+// others.
+func printable(text []byte) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || r >= ' ' && r <= '~' {
+			return r
+		}
+		return '.'
+	}, string(text))
 }
 
 // predict computes the logits of the byte that follows the row-th token.

@@ -19,16 +19,6 @@ const (
 	batch        = 2 // sequences in a micro-batch
 )
 
-// result is what a run leaves behind.
-type result struct {
-	losses  []float64 // mean over the micro-batches, by step
-	weights weights
-	sample  string
-}
-
-// weights are whole parameters by name.
-type weights map[string][]float32
-
 // trainer is one rank at work.
 type trainer struct {
 	rank, ranks int
@@ -38,18 +28,16 @@ type trainer struct {
 	ws          *transformer.Workspace
 	tokens      []byte
 	targets     []byte
-	tied        []float32               // the head's part of the tied matrix's gradient
-	losses      [][microBatches]float64 // by step; shared by the ranks, each writes its own micro-batches
+	tied        []float32 // the head's part of the tied matrix's gradient
+	result      *result   // the ranks' common one; each writes the losses of its own batches
 }
 
 // train runs a model on so many ranks of this process from its first step to
 // its last.
 func train(ctx context.Context, ranks int, text *corpus.Corpus, o options) (*result, error) {
-	fmt.Printf("\n%d rank(s), %d steps\n", ranks, o.steps)
-	out := &result{}
-	losses := make([][microBatches]float64, o.steps)
+	r := &result{losses: make([]microLosses, o.steps)}
 	err := shard.Run(ctx, shard.Local(ranks), func(ctx context.Context, rank *shard.Rank) error {
-		t, err := newTrainer(ctx, rank, text, o, losses)
+		t, err := newTrainer(ctx, rank, text, o, r)
 		if err != nil {
 			return err
 		}
@@ -57,18 +45,16 @@ func train(ctx context.Context, ranks int, text *corpus.Corpus, o options) (*res
 		if err := t.train(ctx); err != nil {
 			return err
 		}
-		return t.finish(ctx, out)
+		return t.finish(ctx)
 	})
 	if err != nil {
 		return nil, err
 	}
-	for i := range losses {
-		out.losses = append(out.losses, mean(losses[i]))
-	}
-	return out, nil
+	fmt.Printf("  loss on the held-out text    %.3f\n", r.heldOutLoss())
+	return r, nil
 }
 
-func newTrainer(ctx context.Context, rank *shard.Rank, text *corpus.Corpus, o options, losses [][microBatches]float64) (*trainer, error) {
+func newTrainer(ctx context.Context, rank *shard.Rank, text *corpus.Corpus, o options, r *result) (*trainer, error) {
 	workers := 1
 	if rank.Size() == 1 {
 		workers = 2 // one rank has the cores to itself
@@ -86,7 +72,7 @@ func newTrainer(ctx context.Context, rank *shard.Rank, text *corpus.Corpus, o op
 	t := &trainer{
 		rank: rank.Rank(), ranks: rank.Size(), options: o, text: text, model: m, ws: ws,
 		tokens: make([]byte, n), targets: make([]byte, n),
-		tied: make([]float32, transformer.Vocab*config.Dim), losses: losses,
+		tied: make([]float32, transformer.Vocab*config.Dim), result: r,
 	}
 	if err := errors.Join(m.Init(ctx, o.seed), t.checkSizes(ctx)); err != nil {
 		t.close()
@@ -100,21 +86,21 @@ func (t *trainer) close() {
 	t.ws.Close()
 }
 
-// train takes the steps. Rank 0 says how it goes.
+// train takes the steps. Rank 0 says how it goes: a step waits for all ranks, so
+// the losses of all are there.
 func (t *trainer) train(ctx context.Context) error {
-	begin, shown := time.Now(), 0
+	before := t.model.Stats()
+	p := progress{steps: t.options.steps, since: time.Now()}
 	for n := range t.options.steps {
 		if err := t.step(ctx, n); err != nil {
-			return fmt.Errorf("step %d: %w", n, err)
+			return fmt.Errorf("step %d: %w", n+1, err)
 		}
-		every := max(t.options.steps/9, 1)
-		if t.rank == 0 && (n == 0 || (n+1)%every == 0 || n+1 == t.options.steps) {
-			t.report(n, shown, time.Since(begin))
-			shown = n + 1
+		if t.rank == 0 && p.due(n) {
+			p.print(n, t.result.losses)
 		}
 	}
 	if t.rank == 0 {
-		t.reportCosts()
+		printCosts(received(before, t.model.Stats()), t.model.Memory(), int64(t.options.steps))
 	}
 	return nil
 }
@@ -129,12 +115,15 @@ func (t *trainer) step(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		t.losses[n][micro] = loss
+		t.result.losses[n][micro] = loss
 		if err := t.backward(ctx); err != nil {
 			return err
 		}
 	}
-	_, err := t.model.Step(ctx, optim.AdamW{LR: t.rate(n), Beta2: 0.99, WeightDecay: 0.01})
+	r, err := t.model.Step(ctx, optim.AdamW{LR: t.rate(n), Beta1: 0.9, Beta2: 0.99, WeightDecay: 0.01})
+	if err == nil && r.Skipped {
+		err = fmt.Errorf("%d elements of the gradients are NaN or infinite", r.NonFinite)
+	}
 	return err
 }
 
@@ -209,41 +198,4 @@ func (t *trainer) rate(n int) float64 {
 	}
 	done := float64(n-warmUp) / float64(max(t.options.steps-warmUp, 1))
 	return peak * (0.1 + 0.45*(1+math.Cos(math.Pi*done)))
-}
-
-// finish measures the held-out loss, samples some text and collects the whole
-// weights. Every rank gathers; rank 0 keeps.
-func (t *trainer) finish(ctx context.Context, out *result) error {
-	heldOut, err := t.heldOut(ctx)
-	if err != nil {
-		return err
-	}
-	all, err := t.collect(ctx)
-	if err != nil {
-		return err
-	}
-	if t.rank == 0 {
-		fmt.Printf("  held-out loss %.3f nats a byte\n", heldOut)
-		out.weights = all
-	}
-	if t.ranks == 1 && t.options.text > 0 {
-		out.sample, err = t.write(ctx, t.options.text)
-	}
-	return err
-}
-
-func (t *trainer) heldOut(ctx context.Context) (float64, error) {
-	const batches = 16
-	sum := 0.0
-	for i := range batches {
-		if err := t.text.HeldOutBatch(i, batches, config.Context, t.tokens, t.targets); err != nil {
-			return 0, err
-		}
-		loss, err := t.forward(t.model.Eval(ctx))
-		if err != nil {
-			return 0, err
-		}
-		sum += loss
-	}
-	return sum / batches, nil
 }

@@ -24,27 +24,13 @@ func TestFourRanksTrainWhatOneRankTrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d, where, err := largestDifference(alone.weights, together.weights); err != nil || d != 0 {
-		t.Errorf("the weights differ by %g at %s, %v", d, where, err)
+	if d, err := compare(alone, together); err != nil || !d.zero() {
+		t.Errorf("they differ: %+v, %v", d, err)
 	}
-	for i := range alone.losses {
-		if alone.losses[i] != together.losses[i] {
-			t.Fatalf("step %d: losses %v and %v", i, alone.losses[i], together.losses[i])
-		}
+	if len(alone.losses) != o.steps || alone.weights.count() != 120_576 {
+		t.Errorf("compared %d losses and %d weights, want %d and the spec's 120576", len(alone.losses), alone.weights.count(), o.steps)
 	}
-	if first, last := alone.losses[0], alone.losses[len(alone.losses)-1]; !(last < first-1) {
+	if first, last := alone.loss(0), alone.loss(o.steps-1); !(last < first-1) {
 		t.Errorf("the loss fell from %.3f to %.3f only", first, last)
-	}
-}
-
-func TestDifferencesOfModelsAreFound(t *testing.T) {
-	a, b := weights{"w": {1, 2, 3}}, weights{"w": {1, 2.5, 3}}
-	if d, where, err := largestDifference(a, b); err != nil || d != 0.5 || where != "w[1]" {
-		t.Errorf("largestDifference = %v at %q, %v", d, where, err)
-	}
-	for _, other := range []weights{{}, {"v": {1, 2, 3}}, {"w": {1}}} {
-		if _, _, err := largestDifference(a, other); err == nil {
-			t.Errorf("%v and %v were compared", a, other)
-		}
 	}
 }

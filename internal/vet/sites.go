@@ -163,7 +163,7 @@ func (f function) sitesOf(info *types.Info, n ast.Node) []site {
 	}
 	results := callee.Signature().Results()
 	var err *types.Var
-	if last := results.Len() - 1; last < len(names) && isError(results.At(last).Type()) {
+	if last := results.Len() - 1; last >= 0 && last < len(names) && isError(results.At(last).Type()) {
 		err, _ = variable(info, names[last])
 	}
 	var out []site

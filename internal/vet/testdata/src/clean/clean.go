@@ -10,6 +10,8 @@ import (
 
 	"helpers"
 	"tiny"
+
+	shard "github.com/shardgen/shardgen/runtime"
 )
 
 var errStop = errors.New("stop")
@@ -295,3 +297,11 @@ func failed(err error) bool { return err != nil }
 func panics(f func()) {}
 
 func chained(ctx context.Context, m *tiny.Model) error { return m.Forward(ctx).End() }
+
+// watcher holds a model as generated packages do, but its methods hand out
+// nothing.
+type watcher struct{ core *shard.Model }
+
+func (w *watcher) note() {}
+
+func watches(w *watcher) { w.note() }
