@@ -11,43 +11,19 @@ import (
 
 	"github.com/shardgen/shardgen/runtime/comm/fake"
 	"github.com/shardgen/shardgen/runtime/device/cpu"
-	"github.com/shardgen/shardgen/runtime/dtype"
-	"github.com/shardgen/shardgen/runtime/layout"
 )
 
 // The race detector allocates on its own account: these tests count without it.
 
-func TestNothingIsAllocatedAfterTheFirstStep(t *testing.T) {
-	tm := testModel{worlds: []int64{1}, prefetch: 1, optimizer: layout.Optimizer{Masters: true, Moments: 2}, reduce: dtype.BFloat16, blocks: []testBlock{
-		{name: "h.{i}", count: 4, params: []param{f32("h.{i}.w", 7), {name: "h.{i}.low", shape: []int64{19}, dtype: dtype.BFloat16}}},
-	}}
-	mustRun(t, 1, tm.descriptor(t), func(ctx context.Context, m *Model) error {
-		if err := fill(ctx, m); err != nil {
-			return err
-		}
-		var failed error
-		step := func() {
-			if err := trainOnce(ctx, m); err != nil {
-				failed = err
-			}
-		}
-		step()
-		if n := testing.AllocsPerRun(20, step); n != 0 {
-			return fmt.Errorf("%v allocations per step", n)
-		}
-		return failed
-	})
+func TestNothingIsAllocatedByRanksThatMeet(t *testing.T) {
+	for _, ranks := range []int{1, 2, 4} {
+		t.Run(fmt.Sprint(ranks), func(t *testing.T) { countAllocations(t, ranks) })
+	}
 }
 
-func TestNothingIsAllocatedByRanksThatMeet(t *testing.T) {
-	tm := trainable(4)
-	tm.prefetch = 1
-	tm.blocks[0].count = 4
+func countAllocations(t *testing.T, ranks int) {
 	counted := make(chan struct{}) // until then no rank closes anything
-	mustRun(t, 4, tm.descriptor(t), func(ctx context.Context, m *Model) error {
-		if err := fill(ctx, m); err != nil {
-			return err
-		}
+	filled(t, ranks, mixed(int64(ranks)).descriptor(t), func(ctx context.Context, m *Model) error {
 		for range 200 { // the scheduler makes what blocked goroutines need, once
 			if err := trainOnce(ctx, m); err != nil {
 				return err
@@ -68,22 +44,19 @@ func TestNothingIsAllocatedByRanksThatMeet(t *testing.T) {
 		defer close(counted)
 		runtime.ReadMemStats(&after)
 		if n := after.Mallocs - before.Mallocs; n >= steps { // the runtime's own, once in a while
-			return fmt.Errorf("%d allocations in %d steps of 4 ranks", n, steps)
+			return fmt.Errorf("%d allocations in %d steps of %d ranks", n, steps, ranks)
 		}
 		return nil
 	})
 }
 
 func TestNothingIsAllocatedWithATransportThatDoesNothing(t *testing.T) {
-	tm := trainable(8)
-	tm.prefetch = 1
-	tm.blocks[0].count = 4
 	rank, err := NewRank(fake.New(0, 8), cpu.New())
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	m, err := Open(ctx, rank, tm.descriptor(t), Options{})
+	m, err := Open(ctx, rank, mixed(8).descriptor(t), Options{})
 	if err == nil {
 		defer m.Close()
 		err = fill(ctx, m)

@@ -27,6 +27,9 @@ type World struct {
 // world returns the index of a world size in the plan, or an error that lists
 // those that are there.
 func (d *Descriptor) world(size int) (int, error) {
+	if len(d.Worlds) != len(d.Layout.Worlds) {
+		return 0, fmt.Errorf("its descriptor has %d worlds, its layout %d; generate the package again", len(d.Worlds), len(d.Layout.Worlds))
+	}
 	if w := d.Layout.WorldIndex(int64(size)); w >= 0 {
 		return w, nil
 	}
@@ -34,6 +37,6 @@ func (d *Descriptor) world(size int) (int, error) {
 	for i, n := range d.Layout.Worlds {
 		known[i] = fmt.Sprint(n)
 	}
-	return 0, fmt.Errorf("model %s: the communicator has %d ranks, but the package is generated for %s; add %d to topology.world and generate again",
-		d.Model, size, strings.Join(known, ", "), size)
+	return 0, fmt.Errorf("the communicator has %d ranks, but the package is generated for %s; add %d to topology.world and generate again",
+		size, strings.Join(known, ", "), size)
 }

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/shardgen/shardgen/runtime/device"
@@ -26,7 +27,7 @@ func (m *Model) buildRanges() {
 			continue
 		}
 		for s := range b.layout.Segments(b.place.ShardElements, int64(m.rank.Rank())) {
-			r := stepRange{bucket: b, name: m.owner(b, s.Param), param: &b.layout.Params[s.Param], at: s}
+			r := stepRange{bucket: b, name: b.params[s.Param].name(), param: &b.layout.Params[s.Param], at: s}
 			r.state = stateOf(&r)
 			m.ranges = append(m.ranges, r)
 		}
@@ -40,13 +41,14 @@ func (m *Model) buildRanges() {
 // freeze alike.
 func (m *Model) Freeze(patterns ...string) error { return m.setFrozen("freeze", true, patterns) }
 
-// Unfreeze ends what Freeze did. Bias correction goes on where it stopped.
+// Unfreeze ends what Freeze did. Bias correction goes on where it stopped;
+// gradients reduced before do not count, as if there had been none.
 func (m *Model) Unfreeze(patterns ...string) error { return m.setFrozen("unfreeze", false, patterns) }
 
 func (m *Model) setFrozen(operation string, frozen bool, patterns []string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.idle(operation); err != nil {
+	m.rank.mu.Lock()
+	defer m.rank.mu.Unlock()
+	if err := m.idle(context.Background(), operation); err != nil {
 		return err
 	}
 	for _, p := range patterns {
@@ -60,8 +62,11 @@ func (m *Model) setFrozen(operation string, frozen bool, patterns []string) erro
 		}
 	}
 	for i := range m.ranges {
-		if r := &m.ranges[i]; matchAny(patterns, r.name) {
+		if r := &m.ranges[i]; r.frozen != frozen && matchAny(patterns, r.name) {
 			r.frozen = frozen
+			if !frozen && r.bucket.summed {
+				m.compute.Zero(r.state.Grad)
+			}
 		}
 	}
 	return nil
@@ -71,7 +76,7 @@ func (m *Model) anyTrainable(pattern string) bool {
 	for i := range m.buckets {
 		b := &m.buckets[i]
 		for p := range b.layout.Params {
-			if b.layout.Trainable && layout.Match(pattern, m.owner(b, p)) {
+			if b.layout.Trainable && layout.Match(pattern, b.params[p].name()) {
 				return true
 			}
 		}
@@ -83,7 +88,7 @@ func (m *Model) anyTrainable(pattern string) bool {
 // whole is not reduced.
 func (m *Model) freezeBucket(b *bucket, frozen bool, patterns []string) {
 	for p := range b.layout.Params {
-		if !matchAny(patterns, m.owner(b, p)) || b.frozenParams[p] == frozen {
+		if !matchAny(patterns, b.params[p].name()) || b.frozenParams[p] == frozen {
 			continue
 		}
 		b.frozenParams[p] = frozen

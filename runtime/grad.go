@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -31,6 +32,7 @@ const (
 type gradBuffer struct {
 	lease lease
 	state bufferState
+	block *block       // whose gradients it has
 	done  device.Event // behind the last reduction, on the group's stream
 }
 
@@ -38,7 +40,7 @@ func (m *Model) buildGradBuffers() {
 	at := m.place.GradBuffer
 	m.gradBuffers = make([]gradBuffer, at.Count)
 	for i := range m.gradBuffers {
-		m.gradBuffers[i].lease.device = m.rank.device
+		m.gradBuffers[i].lease.model = m
 		if at.Bytes > 0 {
 			m.gradBuffers[i].lease.memory = m.arenas[layout.GradBuffers][dtype.Invalid].Slice(int64(i)*at.Bytes, at.Bytes)
 		}
@@ -67,16 +69,19 @@ func (p Pass) GatherWithGrads(kind, index int) (Block, Grads, error) {
 	if p.m == nil {
 		return Block{}, Grads{}, errNoPass
 	}
-	p.m.mu.Lock()
-	defer p.m.mu.Unlock()
+	p.m.rank.mu.Lock()
+	defer p.m.rank.mu.Unlock()
 	b, g, err := p.gatherWithGrads(kind, index)
-	return b, g, p.m.note(err)
+	return b, g, p.note(err)
 }
 
 func (p Pass) gatherWithGrads(kind, index int) (Block, Grads, error) {
 	m := p.m
-	if err := p.enter(); err != nil {
+	if err := p.enter("gather with gradients"); err != nil {
 		return Block{}, Grads{}, err
+	}
+	if m.pass.kind != backward {
+		return Block{}, Grads{}, m.misuse("gather with gradients", "the pass is a "+m.pass.kind.String(), "take gradients from a Backward pass")
 	}
 	position, err := m.position(kind, index)
 	if err != nil {
@@ -92,16 +97,17 @@ func (p Pass) gatherWithGrads(kind, index int) (Block, Grads, error) {
 	}
 	g, err := m.handOut(position, buffer)
 	if err != nil {
-		m.release(&m.blocks[position])
+		m.release(&m.blocks[position], b.ticket)
 		return Block{}, Grads{}, err
 	}
 	return b, g, nil
 }
 
 // chooseBuffer picks a free gradient buffer, else the one whose reduction was
-// started first; -1 for a block that needs none.
+// started first; -1 for a block that has no gradients. Gradients without
+// elements need a buffer too: it says whether they were given back.
 func (m *Model) chooseBuffer(b *block) (int, error) {
-	if b.gradBytes == 0 {
+	if len(b.grads) == 0 {
 		return -1, nil
 	}
 	chosen := -1
@@ -136,10 +142,14 @@ func (m *Model) handOut(position, buffer int) (Grads, error) {
 			return Grads{}, err
 		}
 	}
-	m.rank.stream.Zero(g.lease.memory.Slice(0, b.gradBytes))
-	g.state = bufferHeld
+	m.compute.Zero(g.lease.memory.Slice(0, b.gradBytes))
+	if m.onHost() { // the trainer's goroutine writes next
+		if err := m.settleCompute(m.pass.ctx); err != nil {
+			return Grads{}, err
+		}
+	}
 	g.lease.end()
-	g.lease.holder = b
+	g.state, g.block = bufferHeld, b
 	return Grads{m: m, position: position, buffer: buffer, generation: g.lease.generation.Load()}, nil
 }
 
@@ -147,9 +157,12 @@ func (m *Model) handOut(position, buffer int) (Grads, error) {
 // reduction.
 func (m *Model) reduced(g *gradBuffer) error {
 	if m.onHost() {
-		return m.fail(m.comm.Synchronize(m.pass.ctx, g.done))
+		if err := m.comm.Synchronize(m.pass.ctx, g.done); err != nil {
+			return m.fail(fmt.Errorf("reduction of the gradients of block %s: %w", g.block.name, err))
+		}
+		return nil
 	}
-	m.rank.stream.Wait(g.done)
+	m.compute.Wait(g.done)
 	return nil
 }
 
@@ -160,9 +173,10 @@ func (m *Model) reduced(g *gradBuffer) error {
 // before.
 func (g Grads) Reduce() {
 	g.giveBack("reduce", func(m *Model, b *block, buffer *gradBuffer) {
-		m.stream.Wait(m.rank.stream.Record())
+		m.stream.Wait(m.compute.Record())
 		for i := range b.grads {
-			m.reduce(m.gradBucket(b, &b.grads[i]), buffer.lease.memory.Slice(b.grads[i].Offset, m.gradBucket(b, &b.grads[i]).place.GatheredBytes))
+			own := m.gradBucket(b, &b.grads[i])
+			m.reduce(own, buffer.lease.memory.Slice(b.grads[i].Offset, own.place.GatheredBytes))
 		}
 		buffer.done = m.stream.Record()
 		buffer.state = bufferReducing
@@ -182,8 +196,8 @@ func (g Grads) giveBack(operation string, do func(*Model, *block, *gradBuffer)) 
 	if g.buffer < 0 {
 		return
 	}
-	g.m.mu.Lock()
-	defer g.m.mu.Unlock()
+	g.m.rank.mu.Lock()
+	defer g.m.rank.mu.Unlock()
 	b, buffer := &g.m.blocks[g.position], &g.m.gradBuffers[g.buffer]
 	if buffer.lease.generation.Load() != g.generation {
 		panic(&StateError{Operation: operation, Subject: "gradients of block " + b.name, Found: "reduced or discarded already, or the pass ended", Fix: "give gradients back once"})
@@ -225,7 +239,7 @@ func (m *Model) heldGrads() []string {
 	var names []string
 	for i := range m.gradBuffers {
 		if m.gradBuffers[i].state == bufferHeld {
-			names = append(names, m.gradBuffers[i].lease.holder.name)
+			names = append(names, m.gradBuffers[i].block.name)
 		}
 	}
 	return names
@@ -234,9 +248,9 @@ func (m *Model) heldGrads() []string {
 // ZeroGrad forgets the gradients accumulated since the last step: the next
 // reduction stores instead of adding.
 func (m *Model) ZeroGrad() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.idle("zeroing gradients"); err != nil {
+	m.rank.mu.Lock()
+	defer m.rank.mu.Unlock()
+	if err := m.idle(context.Background(), "zeroing gradients"); err != nil {
 		return err
 	}
 	m.forgetGrads()
@@ -253,7 +267,7 @@ func (m *Model) forgetGrads() {
 func (m *Model) completeGrads() {
 	for i := range m.buckets {
 		if b := &m.buckets[i]; b.layout.Trainable && !b.summed {
-			m.rank.stream.Zero(b.grad)
+			m.compute.Zero(b.grad)
 			b.summed = true
 		}
 	}

@@ -12,27 +12,25 @@ import (
 // Init gives every parameter the initial values that the spec says. Element i of
 // a parameter depends on the seed, its owner's name and i only, so a model has
 // the same values at every world size. Optimizer state and gradients are
-// cleared. Parameters without an init are an error that names them, and then
+// cleared, so that Init also starts a model afresh; what Freeze holds back stays
+// so. Parameters without an init are an error that names them, and then
 // nothing is written.
 func (m *Model) Init(ctx context.Context, seed uint64) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.idle("init"); err != nil {
+	m.rank.mu.Lock()
+	defer m.rank.mu.Unlock()
+	if err := m.idle(ctx, "init"); err != nil {
 		return err
 	}
 	if names := m.withoutInit(); len(names) > 0 {
 		return fmt.Errorf("init of model %s: %d parameters have no init in the spec: %s; add `init` to them, or fill the shards with Update",
 			m.descriptor.Model, len(names), abridge(names))
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	m.clear()
 	for i := range m.buckets {
 		m.initBucket(&m.buckets[i], seed)
 	}
 	m.initialized = true
-	return m.fail(m.rank.stream.Synchronize(ctx, m.rank.stream.Record()))
+	return m.settleCompute(ctx)
 }
 
 func (m *Model) withoutInit() []string {
@@ -41,7 +39,7 @@ func (m *Model) withoutInit() []string {
 		b := &m.buckets[i]
 		for p := range b.layout.Params {
 			if b.layout.Params[p].Init == nil && b.layout.Params[p].Numel > 0 {
-				names = append(names, m.owner(b, p))
+				names = append(names, b.params[p].name())
 			}
 		}
 	}
@@ -62,7 +60,7 @@ func (m *Model) clear() {
 	for r := range layout.Slots {
 		for _, mem := range m.arenas[r] {
 			if mem.Bytes() > 0 {
-				m.rank.stream.Zero(mem)
+				m.compute.Zero(mem)
 			}
 		}
 	}
@@ -75,10 +73,10 @@ func (m *Model) clear() {
 // initBucket fills the rank's part of a bucket: the master, where there is one,
 // and from it the low-precision shard, which so is the rounded master.
 func (m *Model) initBucket(b *bucket, seed uint64) {
-	s := m.rank.stream
+	s := m.compute
 	for seg := range b.layout.Segments(b.place.ShardElements, int64(m.rank.Rank())) {
 		p := &b.layout.Params[seg.Param]
-		values := random.NewStream(seed, m.owner(b, seg.Param))
+		values := random.NewStream(seed, b.params[seg.Param].name())
 		mem, t := b.shard, b.layout.DType
 		if b.master.Bytes() > 0 {
 			mem, t = b.master, b.gradType
@@ -91,6 +89,6 @@ func (m *Model) initBucket(b *bucket, seed uint64) {
 // refresh writes the low-precision shard from the master.
 func (m *Model) refresh(b *bucket) {
 	if b.master.Bytes() > 0 {
-		m.rank.stream.Cast(b.shard, b.layout.DType, b.master, b.gradType, b.place.ShardElements)
+		m.compute.Cast(b.shard, b.layout.DType, b.master, b.gradType, b.place.ShardElements)
 	}
 }

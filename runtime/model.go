@@ -1,10 +1,10 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/shardgen/shardgen/runtime/comm"
 	"github.com/shardgen/shardgen/runtime/device"
@@ -21,11 +21,12 @@ type Model struct {
 	place       *layout.Placement
 	divideBy    float64
 	comm        comm.Communicator
-	stream      device.Stream // the communicator's
+	stream      device.Stream // the communicator's: collectives, and what prepares and ends them
+	compute     device.Stream // what the trainer's kernels and the optimizer run on
 	arenas      arenas
-	scratch     device.Memory // a few f64 that all ranks add up
-	scratchHost [scratchBytes]byte
-	norm        optim.Norm
+	scratch     device.Memory      // the gradient norm, for the ranks to add up
+	scratchHost [scratchBytes]byte // the same
+	norm        optim.Norm         // this rank's part; a field, so that handing it to a stream allocates nothing
 
 	kindStart   []int   // position of each kind's first instance
 	blocks      []block // by position
@@ -35,17 +36,19 @@ type Model struct {
 	gradBuffers []gradBuffer
 	ranges      []stepRange // what an optimizer step walks over
 
-	mu          sync.Mutex // one call at a time
 	initialized bool
 	closed      bool
-	err         error // why the model can't be used any more
+	err         error  // why the model can't be used any more
+	visit       string // "update" or "inspection" while the function of one runs, else empty
 	pass        passState
+	tickets     uint64 // counts the gathers that the trainer asked for
 	stats       Stats
 }
 
 // bucket is one instance's bucket with its memory.
 type bucket struct {
 	layout       *layout.Bucket
+	params       []parameter // of layout.Params
 	place        *layout.Place
 	name         string
 	wire         dtype.DType
@@ -56,9 +59,28 @@ type bucket struct {
 	moments      [2]device.Memory
 	grad         device.Memory // reduced gradient of this rank's part
 	summed       bool          // grad holds a sum since the last step
-	owner        *block        // nil for a shared parameter
 	frozen       int           // how many parameters Freeze holds back
 	frozenParams []bool        // which; nil where not trainable
+}
+
+// parameter is a parameter of one instance of a bucket.
+type parameter struct {
+	*layout.Param
+	block *block // nil for a shared parameter
+}
+
+// name returns the parameter's name, its placeholder expanded.
+func (p *parameter) name() string {
+	if p.block == nil {
+		return literal(p.Name)
+	}
+	return p.block.instanceName(p.Name)
+}
+
+// literal turns doubled braces of a name without placeholder into braces.
+func literal(name string) string {
+	k := layout.Kind{}
+	return k.Instance(name, 0)
 }
 
 // block is one instance of a block kind.
@@ -89,9 +111,6 @@ func (m *Model) build() {
 	for i := range d.Shared {
 		own := m.addBucket(&d.Shared[i], &m.place.Shared[i], literal(d.Shared[i].Name), nil)
 		m.shared = append(m.shared, sharedParam{bucket: own})
-	}
-	for i := range m.shared {
-		m.shared[i].lease = lease{memory: m.arenas[layout.Slots][dtype.Invalid], device: m.rank.device}
 	}
 	m.buildUses()
 	m.buildSlots()
@@ -126,7 +145,7 @@ func (m *Model) buildBlock(position int) {
 
 // addBucket finds a bucket's memory. m.buckets has room, so pointers stay good.
 func (m *Model) addBucket(l *layout.Bucket, at *layout.Place, name string, owner *block) *bucket {
-	b := bucket{owner: owner, layout: l, place: at, name: name, wire: m.descriptor.Layout.WireType(l), gradType: l.GradType()}
+	b := bucket{layout: l, place: at, name: name, wire: m.descriptor.Layout.WireType(l), gradType: l.GradType()}
 	shardBytes := at.ShardElements * l.DType.Bytes()
 	stateBytes := at.ShardElements * b.gradType.Bytes()
 	b.shard = m.part(layout.Shards, l.DType, at.Shard, shardBytes)
@@ -135,6 +154,10 @@ func (m *Model) addBucket(l *layout.Bucket, at *layout.Place, name string, owner
 	b.grad = m.part(layout.GradShards, b.gradType, at.Grad, stateBytes)
 	for i := range at.Moments {
 		b.moments[i] = m.part(layout.Moments, b.gradType, at.Moments[i], stateBytes)
+	}
+	b.params = make([]parameter, len(l.Params))
+	for i := range l.Params {
+		b.params[i] = parameter{&l.Params[i], owner}
 	}
 	if l.Trainable {
 		b.frozenParams = make([]bool, len(l.Params))
@@ -165,21 +188,18 @@ func (m *Model) buildUses() {
 	}
 }
 
-// owner returns the expanded name of a bucket's parameter.
-func (m *Model) owner(b *bucket, param int) string {
-	if b.owner == nil {
-		return literal(b.layout.Params[param].Name)
-	}
-	return b.owner.instanceName(b.layout.Params[param].Name)
-}
-
 // Close frees the model's memory. It may be called more than once. A pass that
-// is open is ended first.
+// is open is ended first: collectives that have started are waited for, since
+// peers read this rank's memory, until their deadline at the latest. It is an
+// error while Update or Inspect runs.
 func (m *Model) Close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.rank.mu.Lock()
+	defer m.rank.mu.Unlock()
 	if m.closed {
 		return nil
+	}
+	if m.visit != "" {
+		return m.misuse("close", "its "+m.visit+" is running", "close it when that has returned")
 	}
 	m.closed = true
 	m.revokeAll()
@@ -187,45 +207,78 @@ func (m *Model) Close() error {
 	if m.err != nil { // the call that met it has returned it
 		err = nil
 	}
-	m.err = &StateError{Operation: "use", Subject: "model " + m.descriptor.Model, Found: "it is closed", Fix: "open it again"}
+	m.err = m.misuse("use", "it is closed", "open it again")
 	return errors.Join(err, m.free())
 }
 
-// drain waits until the group's stream has passed, or dropped, all work of this
-// model: peers and the stream read and write the arenas until then. The
+// drain waits until both streams have passed, or dropped, all work of this
+// model: they and the peers read and write the arenas until then. The
 // collectives' own deadline bounds it.
 func (m *Model) drain() error {
-	return m.comm.Synchronize(context.Background(), m.stream.Record())
+	ctx := context.Background()
+	err := m.comm.Synchronize(ctx, m.stream.Record())
+	return cmp.Or(err, m.compute.Synchronize(ctx, m.compute.Record()))
 }
 
-// usable returns why the model can't be used at all.
-func (m *Model) usable() error { return m.err }
+// misuse is the error of a call that the model's state does not allow.
+func (m *Model) misuse(operation, found, fix string) error {
+	return &StateError{Operation: operation, Subject: "model " + m.descriptor.Model, Found: found, Fix: fix}
+}
 
-// idle returns an error unless the model is usable and no pass is open.
-func (m *Model) idle(operation string) error {
-	if err := m.usable(); err != nil {
+// idle returns an error unless the model is usable, no pass is open and no
+// function of an Update runs.
+func (m *Model) idle(ctx context.Context, operation string) error {
+	switch {
+	case m.err != nil:
+		return m.err
+	case m.visit != "":
+		return m.misuse(operation, "its "+m.visit+" is running", "call it when that has returned")
+	case m.pass.open:
+		return m.misuse(operation, "a "+m.pass.kind.String()+" is open", "call its End first")
+	case ctx == nil:
+		return m.misuse(operation, "the context is nil", "pass context.Background()")
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s of model %s: %w", operation, m.descriptor.Model, context.Cause(ctx))
+	}
+	return nil
+}
+
+// ready is idle for what needs values in the shards.
+func (m *Model) ready(ctx context.Context, operation string) error {
+	if err := m.idle(ctx, operation); err != nil {
 		return err
 	}
-	if m.pass.open {
-		return &StateError{Operation: operation, Subject: "model " + m.descriptor.Model, Found: "a " + m.pass.kind.String() + " is open", Fix: "call its End first"}
+	if !m.initialized {
+		return m.misuse(operation, "its shards have no values yet", "call Init or Update first")
 	}
 	return nil
 }
 
 // fail ends the model: a collective that failed leaves no rank with a state
-// that the others can rely on.
+// that the others can rely on. The first failure stays.
 func (m *Model) fail(err error) error {
 	if err == nil {
 		return nil
 	}
-	m.err = fmt.Errorf("model %s: %w", m.descriptor.Model, err)
-	m.comm.Abort(m.err)
+	if m.err == nil {
+		m.err = fmt.Errorf("model %s: %w", m.descriptor.Model, err)
+		m.comm.Abort(m.err)
+	}
 	return m.err
 }
 
-// settle waits until the group's stream has done all work so far.
-func (m *Model) settle(ctx context.Context) error {
-	return m.fail(m.comm.Synchronize(ctx, m.stream.Record()))
+// settle waits until the group's stream has done all work so far, the last of
+// which is what subject says.
+func (m *Model) settle(ctx context.Context, subject string) error {
+	if err := m.comm.Synchronize(ctx, m.stream.Record()); err != nil {
+		return m.fail(fmt.Errorf("%s: %w", subject, err))
+	}
+	return nil
+}
+
+// settleCompute waits until the compute stream has done all work so far.
+func (m *Model) settleCompute(ctx context.Context) error {
+	return m.fail(m.compute.Synchronize(ctx, m.compute.Record()))
 }
 
 // Stats counts what a rank received since Open.
@@ -238,8 +291,8 @@ type Stats struct {
 
 // Stats returns the counts so far.
 func (m *Model) Stats() Stats {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.rank.mu.Lock()
+	defer m.rank.mu.Unlock()
 	return m.stats
 }
 
@@ -254,8 +307,8 @@ type Memory struct {
 func (m *Model) Memory() Memory {
 	planned := m.descriptor.Worlds[m.world]
 	mem := Memory{RestBytes: planned.RestBytes, PeakBytes: planned.PeakBytes}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.rank.mu.Lock()
+	defer m.rank.mu.Unlock()
 	for r := range m.arenas {
 		for t := range m.arenas[r] {
 			mem.AllocatedBytes += m.arenas[r][t].Bytes()

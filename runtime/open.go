@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,26 +26,37 @@ const scratchBytes = 16
 
 // Open allocates a model's memory on a rank and makes sure that all ranks of
 // its communicator run the same plan. Every rank of the communicator must call
-// it. Shards start as zeros; Init, Load or Update gives them values.
+// it; where it fails on one, it fails on all with that rank's reason. Shards
+// have no values until Init or Update gives them some.
 func Open(ctx context.Context, rank *Rank, d *Descriptor, _ Options) (*Model, error) {
-	w, err := d.world(rank.Size())
-	if err != nil {
-		return nil, err
+	if ctx == nil || rank == nil || rank.comm == nil || d == nil {
+		return nil, errors.New("open: the context, the rank or the descriptor is nil; a rank comes from Run or NewRank")
 	}
-	place, err := d.Layout.Place(w)
-	if err != nil {
-		return nil, fmt.Errorf("model %s: %w", d.Model, err)
-	}
-	if err := d.checkMemory(w, place); err != nil {
-		return nil, err
-	}
-	m := &Model{rank: rank, descriptor: d, world: w, place: place, divideBy: d.divisor(w), comm: rank.comm, stream: rank.comm.Stream()}
-	failed := m.allocate()
-	if err := m.agree(ctx, failed); err != nil {
-		return nil, errors.Join(err, m.free())
+	rank.mu.Lock()
+	defer rank.mu.Unlock()
+	m := &Model{rank: rank, descriptor: d, comm: rank.comm, stream: rank.comm.Stream(), compute: rank.stream}
+	if err := m.agree(ctx, m.prepare()); err != nil {
+		_ = m.drain() // err says it already
+		return nil, errors.Join(fmt.Errorf("model %s: %w", d.Model, err), m.free())
 	}
 	m.build()
 	return m, nil
+}
+
+// prepare picks what the plan says of the group's size and allocates it.
+func (m *Model) prepare() error {
+	var err error
+	if m.world, err = m.descriptor.world(m.rank.Size()); err != nil {
+		return err
+	}
+	if m.place, err = m.descriptor.Layout.Place(m.world); err != nil {
+		return err
+	}
+	if err := m.descriptor.checkMemory(m.world, m.place); err != nil {
+		return err
+	}
+	m.divideBy = m.descriptor.divisor(m.world)
+	return m.allocate()
 }
 
 // checkMemory compares what the planner promised with what the layout says.
@@ -53,8 +65,8 @@ func (d *Descriptor) checkMemory(w int, p *layout.Placement) error {
 	if planned.RestBytes == p.RestBytes() && planned.PeakBytes == p.PeakBytes() {
 		return nil
 	}
-	return fmt.Errorf("model %s: planned for %d bytes at rest and %d at peak, but its layout needs %d and %d; generate the package again",
-		d.Model, planned.RestBytes, planned.PeakBytes, p.RestBytes(), p.PeakBytes())
+	return fmt.Errorf("planned for %d bytes at rest and %d at peak, but its layout needs %d and %d; generate the package again",
+		planned.RestBytes, planned.PeakBytes, p.RestBytes(), p.PeakBytes())
 }
 
 // divisor is what summed gradients are divided by.
@@ -75,7 +87,7 @@ func (m *Model) allocate() error {
 		}
 		m.arenas[a.Role][a.DType] = mem
 		if a.Role.Rest() {
-			m.rank.stream.Zero(mem)
+			m.compute.Zero(mem) // Init or Update waits for it
 		}
 	}
 	scratch, err := m.rank.device.Alloc(scratchBytes)
@@ -104,25 +116,28 @@ func (m *Model) free() error {
 	return errors.Join(errs...)
 }
 
-// introduction is what ranks tell each other at Open: whether they could
-// allocate, the plan's hash and the model's name, cut to its length.
-const introductionBytes = 128
+// introductionBytes is the length of what ranks tell each other at Open: a byte
+// that is not 0 if they could not prepare, then why, else the plan's hash and the
+// model's name; cut to fit, padded with zeros.
+const introductionBytes = 512
 
 // agree exchanges introductions and returns the same error on every rank where
-// one failed or has another plan.
+// one failed to prepare or has another plan.
 func (m *Model) agree(ctx context.Context, failed error) error {
 	own := m.introduce(failed)
 	all := make([]byte, introductionBytes*m.rank.Size())
 	if err := m.exchange(ctx, all, own); err != nil {
-		return errors.Join(failed, fmt.Errorf("model %s: opening: %w", m.descriptor.Model, err))
+		return errors.Join(failed, fmt.Errorf("opening: %w", err))
 	}
 	first := all[:introductionBytes]
 	for r := range m.rank.Size() {
 		other := all[r*introductionBytes : (r+1)*introductionBytes]
-		if other[0] != 0 {
-			return errors.Join(failed, fmt.Errorf("model %s: rank %d could not open it", m.descriptor.Model, r))
-		}
-		if string(other) != string(first) {
+		switch {
+		case failed != nil && r == m.rank.Rank():
+			return fmt.Errorf("rank %d could not open it: %w", r, failed)
+		case other[0] != 0:
+			return fmt.Errorf("rank %d could not open it: %s", r, introduced(other))
+		case string(other) != string(first):
 			return fmt.Errorf("ranks run different plans: rank 0 has %s, rank %d has %s; build all ranks from one generated package",
 				introduced(first), r, introduced(other))
 		}
@@ -134,21 +149,14 @@ func (m *Model) introduce(failed error) []byte {
 	own := make([]byte, introductionBytes)
 	if failed != nil {
 		own[0] = 1
+		copy(own[1:], failed.Error())
+		return own
 	}
-	n := copy(own[1:], m.descriptor.Worlds[m.world].PlanHash+" ("+m.descriptor.Model)
-	if n < len(own)-2 {
-		own[1+n] = ')'
-	}
+	copy(own[1:], fmt.Sprintf("plan %s (%s)", m.descriptor.Worlds[m.world].PlanHash, m.descriptor.Model))
 	return own
 }
 
-func introduced(b []byte) string {
-	end := len(b)
-	for end > 1 && b[end-1] == 0 {
-		end--
-	}
-	return "plan " + string(b[1:end])
-}
+func introduced(b []byte) string { return string(bytes.TrimRight(b[1:], "\x00")) }
 
 // exchange gathers every rank's src into dst, through device memory.
 func (m *Model) exchange(ctx context.Context, dst, src []byte) error {

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,20 +17,30 @@ import (
 
 // Rank is one member of a process group with the device that it computes on.
 type Rank struct {
+	mu     sync.Mutex // the rank's models share its streams: one call of one of them at a time
 	comm   comm.Communicator
 	device device.Device
-	stream device.Stream
+	stream device.Stream // models opened from now on compute on it
+	own    device.Stream // the one that NewRank made
 }
 
 // NewRank joins a communicator and a device. The rank's own work (filling,
-// zeroing, optimizer steps) runs on a compute stream that it makes.
+// zeroing, optimizer steps) runs on a compute stream that it makes and Close
+// frees.
 func NewRank(c comm.Communicator, d device.Device) (*Rank, error) {
+	if c == nil || d == nil {
+		return nil, fmt.Errorf("rank of communicator %v on device %v: neither may be nil", c, d)
+	}
 	s, err := d.NewStream("compute", true)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: making the compute stream: %w", c.Rank(), err)
 	}
-	return &Rank{comm: c, device: d, stream: s}, nil
+	return &Rank{comm: c, device: d, stream: s, own: s}, nil
 }
+
+// Close frees the rank's own compute stream. Close its models first; a stream of
+// the trainer's is the trainer's to close.
+func (r *Rank) Close() error { return r.own.Close() }
 
 // Rank returns the rank's place in its group, from 0.
 func (r *Rank) Rank() int { return r.comm.Rank() }
@@ -44,9 +55,14 @@ func (r *Rank) Device() device.Device { return r.device }
 // reductions record on it.
 func (r *Rank) Stream() device.Stream { return r.stream }
 
-// SetStream makes a stream of the trainer's the compute stream. Call it before
-// any model is opened on the rank.
-func (r *Rank) SetStream(s device.Stream) { r.stream = s }
+// SetStream makes a stream of the trainer's the compute stream of the models
+// opened afterwards; nil means the rank's own.
+func (r *Rank) SetStream(s device.Stream) {
+	if s == nil {
+		s = r.own
+	}
+	r.stream = s
+}
 
 // Launcher starts the ranks of a group and waits for them.
 type Launcher interface {
@@ -55,15 +71,20 @@ type Launcher interface {
 
 // Run starts the launcher's ranks and calls run on each with its own Rank. It
 // returns when all have returned: nil, or the error of the rank that failed
-// first, as a *RankError. A rank that fails or panics ends the others: their
-// context is cancelled and their collectives fail with its error.
+// first, as a *RankError. A rank that fails, panics (a *PanicError) or ends its
+// goroutine ends the others: their context is cancelled and their collectives
+// fail, both with its error. So does a rank that returns nil while others wait
+// for it in a collective. A rank that heeds neither keeps Run from returning.
 func Run(ctx context.Context, l Launcher, run func(context.Context, *Rank) error) error {
+	if ctx == nil || l == nil || run == nil {
+		return errors.New("run: the context, the launcher or the function is nil; all three are needed")
+	}
 	return l.Launch(ctx, run)
 }
 
 // LocalRanks launches ranks as goroutines of this process.
 type LocalRanks struct {
-	Ranks   int
+	Ranks   int                                   // at least 1
 	Timeout time.Duration                         // of one collective; 0 means five minutes
 	Device  func(rank int) (device.Device, error) // nil: the CPU
 }
@@ -74,9 +95,6 @@ func Local(n int) LocalRanks { return LocalRanks{Ranks: n} }
 
 // Launch implements Launcher.
 func (l LocalRanks) Launch(ctx context.Context, run func(context.Context, *Rank) error) error {
-	if l.Ranks < 1 {
-		return fmt.Errorf("local ranks: %d asked for, at least 1 expected", l.Ranks)
-	}
 	group, err := local.New(l.Ranks, local.Options{Timeout: l.Timeout})
 	if err != nil {
 		return err
@@ -90,21 +108,30 @@ func (l LocalRanks) Launch(ctx context.Context, run func(context.Context, *Rank)
 	var wait sync.WaitGroup
 	for r := range l.Ranks {
 		wait.Go(func() {
-			err := l.runRank(ctx, group.Communicator(r), run)
-			if err != nil {
-				err = &RankError{Rank: r, Err: err}
-				first.set(err)
-			}
-			group.Leave(r, err)
-			if err != nil {
-				cancel(err)
-			}
+			err := errGone // stands where runRank does not return
+			defer func() {
+				if err != nil {
+					err = &RankError{Rank: r, Err: err}
+					first.set(err)
+				}
+				group.Leave(r, err)
+				if err != nil {
+					cancel(err)
+				}
+			}()
+			err = l.runRank(ctx, group.Communicator(r), run)
 		})
 	}
 	wait.Wait()
 	stop()
-	return errors.Join(first.err, group.Close())
+	if err := group.Close(); first.err == nil {
+		return err
+	}
+	return first.err
 }
+
+// errGone is what happens to a rank when its function calls a test's FailNow.
+var errGone = errors.New("its function ended the goroutine (runtime.Goexit) instead of returning")
 
 // runRank calls run on a rank and turns a panic into an error.
 func (l LocalRanks) runRank(ctx context.Context, c comm.Communicator, run func(context.Context, *Rank) error) (err error) {
@@ -121,8 +148,8 @@ func (l LocalRanks) runRank(ctx context.Context, c comm.Communicator, run func(c
 	if err != nil {
 		return err
 	}
-	err = run(ctx, rank)
-	return errors.Join(err, rank.stream.Close())
+	defer func() { err = cmp.Or(err, rank.Close()) }()
+	return run(ctx, rank)
 }
 
 func (l LocalRanks) device(rank int) (device.Device, error) {

@@ -25,9 +25,10 @@ type StepResult struct {
 // one whose gradient is zero. If any rank has a NaN or an infinity, no rank
 // updates anything and the result says Skipped.
 func (m *Model) StepAdamW(ctx context.Context, o optim.AdamW) (StepResult, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	res, scale, err := m.beginStep(ctx, o.Validate(), o.LossScale, o.ClipNorm)
+	m.rank.mu.Lock()
+	defer m.rank.mu.Unlock()
+	invalid := errors.Join(o.Validate(), m.hasState("AdamW", 2))
+	res, scale, err := m.beginStep(ctx, invalid, o.LossScale, o.ClipNorm)
 	if err != nil || res.Skipped {
 		return res, err
 	}
@@ -35,17 +36,18 @@ func (m *Model) StepAdamW(ctx context.Context, o optim.AdamW) (StepResult, error
 		s, err := o.Prepare(steps, scale)
 		return s, s.WithoutDecay(), err
 	}
-	return res, updateRanges(ctx, m, prepare, m.rank.stream.AdamW)
+	return res, updateRanges(ctx, m, prepare, m.compute.AdamW)
 }
 
 // StepSGD is StepAdamW for stochastic gradient descent.
 func (m *Model) StepSGD(ctx context.Context, o optim.SGD) (StepResult, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	invalid := o.Validate()
-	if o.Momentum != 0 && m.descriptor.Layout.Optimizer.Moments == 0 {
-		invalid = errors.Join(invalid, fmt.Errorf("SGD.Momentum is %g, but the plan has no momentum buffer; set optimizer.momentum: f32 in the spec and generate again", o.Momentum))
+	m.rank.mu.Lock()
+	defer m.rank.mu.Unlock()
+	moments := int64(0)
+	if o.Momentum != 0 {
+		moments = 1
 	}
+	invalid := errors.Join(o.Validate(), m.hasState("SGD", moments))
 	res, scale, err := m.beginStep(ctx, invalid, o.LossScale, o.ClipNorm)
 	if err != nil || res.Skipped {
 		return res, err
@@ -54,7 +56,22 @@ func (m *Model) StepSGD(ctx context.Context, o optim.SGD) (StepResult, error) {
 		s, err := o.Prepare(steps, scale)
 		return s, s.WithoutDecay(), err
 	}
-	return res, updateRanges(ctx, m, prepare, m.rank.stream.SGD)
+	return res, updateRanges(ctx, m, prepare, m.compute.SGD)
+}
+
+// hasState returns an error unless the plan keeps what an optimizer needs.
+func (m *Model) hasState(optimizer string, moments int64) error {
+	const fix = "set `optimizer` in the spec and generate again, or step with Update"
+	if has := m.descriptor.Layout.Optimizer.Moments; has < moments {
+		return fmt.Errorf("%s needs %d moments a parameter, the plan has %d; %s", optimizer, moments, has, fix)
+	}
+	for i := range m.buckets {
+		b := &m.buckets[i]
+		if b.layout.Trainable && b.layout.DType != b.gradType && !m.descriptor.Layout.Optimizer.Masters {
+			return fmt.Errorf("%s needs masters of %s, which is %s, the plan has none; %s", optimizer, b.name, b.layout.DType, fix)
+		}
+	}
+	return nil
 }
 
 // updateRanges applies an optimizer's kernel to every range that is not frozen.
@@ -88,7 +105,7 @@ func updateRanges[S any](ctx context.Context, m *Model, prepare func(n int64) (d
 // beginStep agrees with the other ranks on the gradient's norm and whether it
 // is finite, and returns what gradients are to be multiplied by.
 func (m *Model) beginStep(ctx context.Context, invalid error, lossScale, clipNorm float64) (StepResult, float64, error) {
-	if err := m.writable(ctx, "optimizer step"); err != nil {
+	if err := m.ready(ctx, "optimizer step"); err != nil {
 		return StepResult{}, 0, err
 	}
 	if invalid != nil {
@@ -110,18 +127,7 @@ func (m *Model) beginStep(ctx context.Context, invalid error, lossScale, clipNor
 // endStep waits for the updates and forgets the gradients.
 func (m *Model) endStep(ctx context.Context) error {
 	m.forgetGrads()
-	return m.fail(m.rank.stream.Synchronize(ctx, m.rank.stream.Record()))
-}
-
-// writable returns an error unless the shards may be written now.
-func (m *Model) writable(ctx context.Context, operation string) error {
-	if err := m.idle(operation); err != nil {
-		return err
-	}
-	if !m.initialized {
-		return &StateError{Operation: operation, Subject: "model " + m.descriptor.Model, Found: "its shards have no values yet", Fix: "call Init or Update first"}
-	}
-	return ctx.Err()
+	return m.settleCompute(ctx)
 }
 
 // globalNorm sums the norms of all ranks' gradient shards, frozen parameters
@@ -130,13 +136,13 @@ func (m *Model) globalNorm(ctx context.Context) (optim.Norm, error) {
 	m.norm = optim.Norm{}
 	for i := range m.ranges {
 		if r := &m.ranges[i]; !r.frozen {
-			m.rank.stream.Norm(&m.norm, r.state.Grad, r.state.Type, r.state.N)
+			m.compute.Norm(&m.norm, r.state.Grad, r.state.Type, r.state.N)
 		}
 	}
-	if err := m.rank.stream.Synchronize(ctx, m.rank.stream.Record()); err != nil {
-		return optim.Norm{}, m.fail(err)
+	if err := m.settleCompute(ctx); err != nil {
+		return optim.Norm{}, err
 	}
-	sums := m.scratchHost[:16]
+	sums := m.scratchHost[:]
 	binary.LittleEndian.PutUint64(sums, math.Float64bits(m.norm.SumSquares))
 	binary.LittleEndian.PutUint64(sums[8:], math.Float64bits(float64(m.norm.NonFinite)))
 	if err := m.sumOverRanks(ctx, "the gradient norm", sums); err != nil {
@@ -155,7 +161,7 @@ func (m *Model) sumOverRanks(ctx context.Context, subject string, b []byte) erro
 		return m.fail(err)
 	}
 	m.comm.AllReduce(subject, mem, dtype.Float64)
-	if err := m.settle(ctx); err != nil {
+	if err := m.settle(ctx, subject); err != nil {
 		return err
 	}
 	return m.fail(m.rank.device.Read(ctx, b, mem))

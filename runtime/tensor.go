@@ -9,17 +9,15 @@ import (
 
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/dtype"
-	"github.com/shardgen/shardgen/runtime/layout"
 )
 
-// lease is memory that changes hands: a slot, a shared parameter's own place or
-// a gradient buffer. Its generation counts the holders, so that a tensor of an
-// earlier one is told apart.
+// lease is memory that changes hands: a slot, with the shared parameters that its
+// block uses, or a gradient buffer. Its generation counts the holders, so that a
+// tensor of an earlier one is told apart.
 type lease struct {
 	generation atomic.Uint64
+	model      *Model
 	memory     device.Memory
-	device     device.Device
-	holder     *block // whose instance names the memory's parameters have; nil for a shared parameter
 }
 
 // end takes the memory away from its holder.
@@ -32,7 +30,7 @@ type Tensor[T dtype.Element] struct {
 	lease      *lease
 	generation uint64
 	offset     int64 // bytes from the start of the lease's memory
-	param      *layout.Param
+	param      *parameter
 }
 
 // Host returns the elements in row-major order, without a copy. It panics with a
@@ -45,7 +43,7 @@ func (t Tensor[T]) Host() []T {
 	}
 	m := t.lease.memory.Host()
 	if m == nil {
-		panic(&StateError{Operation: "host access", Subject: t.Name(), Found: "it is in the memory of " + t.lease.device.Name(), Fix: "use CopyTo or DevicePtr"})
+		panic(&StateError{Operation: "host access", Subject: t.Name(), Found: "it is in the memory of " + t.lease.model.rank.device.Name(), Fix: "use CopyTo or DevicePtr"})
 	}
 	return dtype.Slice[T](m[t.offset : t.offset+t.bytes()])
 }
@@ -57,21 +55,38 @@ func (t Tensor[T]) DevicePtr() device.Addr {
 	return t.lease.memory.Addr() + device.Addr(t.offset)
 }
 
-// CopyTo copies all elements to dst, which must have Numel of them.
+// CopyTo copies all elements to dst, which must have Numel of them, when the
+// compute stream has done its work so far.
 func (t Tensor[T]) CopyTo(ctx context.Context, dst []T) error {
-	if err := t.checkLen("copy", len(dst)); err != nil {
+	if err := t.checkCopy(ctx, "copy", len(dst)); err != nil {
 		return err
 	}
-	return t.lease.device.Read(ctx, dtype.Bytes(dst), t.lease.memory.Slice(t.offset, t.bytes()))
+	if err := t.settle(ctx); err != nil {
+		return err
+	}
+	return t.lease.model.rank.device.Read(ctx, dtype.Bytes(dst), t.lease.memory.Slice(t.offset, t.bytes()))
 }
 
 // CopyFrom copies src, which must have Numel elements, over the tensor. For a
 // parameter that changes the gathered copy only, not the shards.
 func (t Tensor[T]) CopyFrom(ctx context.Context, src []T) error {
-	if err := t.checkLen("copy", len(src)); err != nil {
+	if err := t.checkCopy(ctx, "copy", len(src)); err != nil {
 		return err
 	}
-	return t.lease.device.Write(ctx, t.lease.memory.Slice(t.offset, t.bytes()), dtype.Bytes(src))
+	if err := t.settle(ctx); err != nil {
+		return err
+	}
+	return t.lease.model.rank.device.Write(ctx, t.lease.memory.Slice(t.offset, t.bytes()), dtype.Bytes(src))
+}
+
+// settle waits for the compute stream: it is behind the gather, and kernels of
+// the trainer's that use the tensor are on it.
+func (t Tensor[T]) settle(ctx context.Context) error {
+	compute := t.lease.model.compute
+	if err := compute.Synchronize(ctx, compute.Record()); err != nil {
+		return fmt.Errorf("copy of %s: %w", t.Name(), err)
+	}
+	return nil
 }
 
 // Planned reports whether the tensor is there at all: a gradient of a parameter
@@ -97,15 +112,10 @@ func (t Tensor[T]) Shape() []int64 {
 
 // Name returns the owner's name, such as "h.3.mlp.weight".
 func (t Tensor[T]) Name() string {
-	switch {
-	case t.param == nil:
-		return "tensor"
-	case t.lease.generation.Load() != t.generation:
-		return t.param.Name
-	case t.lease.holder == nil:
-		return literal(t.param.Name)
+	if t.param == nil {
+		return "a tensor"
 	}
-	return t.lease.holder.instanceName(t.param.Name)
+	return t.param.name()
 }
 
 func (t Tensor[T]) bytes() int64 {
@@ -119,21 +129,23 @@ func (t Tensor[T]) check(operation string) {
 	}
 }
 
-// state returns why the tensor can't be used now. Its name is not that of the
-// current holder, so the error keeps to the template.
+// state returns why the tensor can't be used now.
 func (t Tensor[T]) state(operation string) *StateError {
 	if t.lease == nil {
-		return &StateError{Operation: operation, Subject: "a tensor", Found: "it was never gathered", Fix: "take it from a pass"}
+		return &StateError{Operation: operation, Subject: t.Name(), Found: "it was never gathered", Fix: "take it from a pass"}
 	}
 	if t.lease.generation.Load() != t.generation {
-		return &StateError{Operation: operation, Subject: t.param.Name, Found: NotAvailable.String() + ": its block was released or its gradient reduced", Fix: "use it before, or gather the block again"}
+		return &StateError{Operation: operation, Subject: t.Name(), Found: NotAvailable.String() + ": its block was released or its gradient reduced", Fix: "use it before, or gather the block again"}
 	}
 	return nil
 }
 
-func (t Tensor[T]) checkLen(operation string, n int) error {
+func (t Tensor[T]) checkCopy(ctx context.Context, operation string, n int) error {
 	if err := t.state(operation); err != nil {
 		return err
+	}
+	if ctx == nil {
+		return &StateError{Operation: operation, Subject: t.Name(), Found: "the context is nil", Fix: "pass context.Background()"}
 	}
 	if int64(n) != t.param.Numel {
 		return fmt.Errorf("%s of %s: it has shape %v, %d elements, but the slice has %d", operation, t.Name(), t.param.Shape, t.param.Numel, n)
@@ -141,15 +153,12 @@ func (t Tensor[T]) checkLen(operation string, n int) error {
 	return nil
 }
 
-// literal turns doubled braces of a name without placeholder into braces.
-func literal(name string) string {
-	k := layout.Kind{}
-	return k.Instance(name, 0)
-}
-
 // Param returns the view of a parameter of a gathered block's own bucket. start
 // is its place in the bucket in elements. Generated code calls it.
 func Param[T dtype.Element](b Block, bucket, param int, start int64) Tensor[T] {
+	if b.m == nil {
+		return Tensor[T]{}
+	}
 	blk := &b.m.blocks[b.position]
 	own := blk.buckets[bucket]
 	var zero T
@@ -157,19 +166,23 @@ func Param[T dtype.Element](b Block, bucket, param int, start int64) Tensor[T] {
 		lease:      &b.m.slots[blk.slot].lease,
 		generation: b.generation,
 		offset:     own.place.Slot + start*int64(unsafe.Sizeof(zero)),
-		param:      &own.layout.Params[param],
+		param:      &own.params[param],
 	}
 }
 
-// SharedParam is Param for a shared parameter that the block uses.
+// SharedParam is Param for a shared parameter that the block uses. The view ends
+// with the block, though the parameter may stay gathered for others.
 func SharedParam[T dtype.Element](b Block, shared, param int, start int64) Tensor[T] {
-	s := &b.m.shared[shared]
+	if b.m == nil {
+		return Tensor[T]{}
+	}
+	own := b.m.shared[shared].bucket
 	var zero T
 	return Tensor[T]{
-		lease:      &s.lease,
-		generation: s.lease.generation.Load(),
-		offset:     s.bucket.place.Slot + start*int64(unsafe.Sizeof(zero)),
-		param:      &s.bucket.layout.Params[param],
+		lease:      &b.m.slots[b.m.blocks[b.position].slot].lease,
+		generation: b.generation,
+		offset:     own.place.Slot + start*int64(unsafe.Sizeof(zero)),
+		param:      &own.params[param],
 	}
 }
 
@@ -186,6 +199,9 @@ func SharedGrad[T dtype.Element](g Grads, shared, param int, start int64) Tensor
 // gradTensor finds the bucket among the few that the block's backward pass
 // hands out.
 func gradTensor[T dtype.Element](g Grads, shared bool, bucket, param int, start int64) Tensor[T] {
+	if g.m == nil || g.buffer < 0 {
+		return Tensor[T]{}
+	}
 	blk := &g.m.blocks[g.position]
 	for i := range blk.grads {
 		at := &blk.grads[i]
@@ -197,7 +213,7 @@ func gradTensor[T dtype.Element](g Grads, shared bool, bucket, param int, start 
 			lease:      &g.m.gradBuffers[g.buffer].lease,
 			generation: g.generation,
 			offset:     at.Offset + start*int64(unsafe.Sizeof(zero)),
-			param:      &g.m.gradBucket(blk, at).layout.Params[param],
+			param:      &g.m.gradBucket(blk, at).params[param],
 		}
 	}
 	return Tensor[T]{}

@@ -1,10 +1,12 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
 	"slices"
+	"sync/atomic"
 
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/dtype"
@@ -14,7 +16,7 @@ import (
 // Shards is what one rank owns of a model, while Update or Inspect runs.
 type Shards struct {
 	m    *Model
-	open bool
+	open atomic.Bool
 }
 
 // Shard is the part of one parameter that this rank owns: elements
@@ -37,41 +39,62 @@ type Shard struct {
 // it may read and write in any way: an optimizer of the trainer's own, an average,
 // values from elsewhere. Afterwards low-precision copies are made anew from the
 // masters and the gradients are forgotten. Every rank must call it. If update
-// fails, what it wrote stays, and its error is returned.
+// fails or panics, what it wrote stays, the gradients too, and its error is
+// returned. It can't use the model otherwise.
 func (m *Model) Update(ctx context.Context, update func(*Shards) error) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.show(ctx, "update", update); err != nil {
+	m.rank.mu.Lock()
+	defer m.rank.mu.Unlock()
+	var refreshed error
+	err := m.show(ctx, "update", update, func() { refreshed = m.refreshAll(ctx) })
+	if err = cmp.Or(err, refreshed); err != nil {
 		return err
-	}
-	for i := range m.buckets {
-		m.refresh(&m.buckets[i])
 	}
 	m.forgetGrads()
 	m.initialized = true
-	return m.fail(m.rank.stream.Synchronize(ctx, m.rank.stream.Record()))
+	return nil
+}
+
+// refreshAll makes all low-precision copies anew.
+func (m *Model) refreshAll(ctx context.Context) error {
+	for i := range m.buckets {
+		m.refresh(&m.buckets[i])
+	}
+	return m.settleCompute(ctx)
 }
 
 // Inspect calls inspect with this rank's shards, their masters' values and the
 // gradients reduced so far, and changes nothing; neither may inspect. It waits
 // for no other rank.
 func (m *Model) Inspect(ctx context.Context, inspect func(*Shards) error) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.show(ctx, "inspection", inspect)
+	m.rank.mu.Lock()
+	defer m.rank.mu.Unlock()
+	return m.show(ctx, "inspection", inspect, func() {})
 }
 
-// show calls do with the shards, gradients that nothing was reduced into zeroed.
-func (m *Model) show(ctx context.Context, operation string, do func(*Shards) error) error {
-	if err := m.idle(operation); err != nil {
+// show calls do with the shards, gradients that nothing was reduced into zeroed,
+// and then done, even if do panics. The rank's lock is free while do runs, so
+// that a call of the model inside it is refused rather than waiting for itself.
+func (m *Model) show(ctx context.Context, operation string, do func(*Shards) error, done func()) error {
+	if err := m.idle(ctx, operation); err != nil {
 		return err
+	}
+	if do == nil {
+		return m.misuse(operation, "the function is nil", "pass one that reads or writes the shards")
 	}
 	m.completeGrads()
-	if err := m.fail(m.rank.stream.Synchronize(ctx, m.rank.stream.Record())); err != nil {
+	if err := m.settleCompute(ctx); err != nil {
 		return err
 	}
-	s := &Shards{m: m, open: true}
-	defer func() { s.open = false }()
+	s := &Shards{m: m}
+	s.open.Store(true)
+	m.visit = operation
+	m.rank.mu.Unlock()
+	defer func() {
+		s.open.Store(false)
+		m.rank.mu.Lock()
+		m.visit = ""
+		done()
+	}()
 	if err := do(s); err != nil {
 		return fmt.Errorf("%s of model %s: %w", operation, m.descriptor.Model, err)
 	}
@@ -82,8 +105,8 @@ func (m *Model) show(ctx context.Context, operation string, do func(*Shards) err
 // owns nothing are left out.
 func (s *Shards) All() iter.Seq[Shard] {
 	return func(yield func(Shard) bool) {
-		if !s.open {
-			panic(&StateError{Operation: "read", Subject: "shards of model " + s.m.descriptor.Model, Found: "their Update or Inspect has returned", Fix: "use shards inside the function that it calls"})
+		if !s.open.Load() {
+			panic(&StateError{Operation: "read", Subject: "a model's shards", Found: "their Update or Inspect has returned", Fix: "use shards inside the function that it calls"})
 		}
 		for i := range s.m.buckets {
 			b := &s.m.buckets[i]
@@ -99,7 +122,7 @@ func (s *Shards) All() iter.Seq[Shard] {
 func (m *Model) shardOf(b *bucket, seg layout.Segment) Shard {
 	p := &b.layout.Params[seg.Param]
 	out := Shard{
-		Name: m.owner(b, seg.Param), Shape: slices.Clone(p.Shape), Offset: seg.ParamOffset, Len: seg.Len,
+		Name: b.params[seg.Param].name(), Shape: slices.Clone(p.Shape), Offset: seg.ParamOffset, Len: seg.Len,
 		Type: b.layout.DType, Trainable: b.layout.Trainable, Decay: p.Decay,
 	}
 	value := b.shard

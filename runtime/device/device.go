@@ -89,11 +89,11 @@ type Stream interface {
 	Accumulate(dst Memory, dstType dtype.DType, src Memory, srcType dtype.DType, n int64, divisor float64, store bool)
 	// Fill writes elements [first, first+n) of a parameter's initial values.
 	Fill(dst Memory, t dtype.DType, d *random.Distribution, s random.Stream, first, n int64)
-	// Norm adds the sum of squares of src*scale and its count of NaNs and
+	// Norm adds the sum of squares of src's n elements and its count of NaNs and
 	// infinities to out, which is valid once the stream is synchronized.
 	Norm(out *optim.Norm, src Memory, t dtype.DType, n int64)
-	// AdamW updates n elements of a shard and, where param is not empty, writes
-	// their low-precision copy in the same pass.
+	// AdamW updates state.N elements of a shard and, where state.Copy is not
+	// empty, writes their low-precision copy in the same pass.
 	AdamW(s optim.AdamWStep, state State)
 	// SGD is AdamW's counterpart; state.Moments[0] is empty without momentum.
 	SGD(s optim.SGDStep, state State)

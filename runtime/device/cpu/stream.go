@@ -99,7 +99,9 @@ func (s *Stream) Do(t Task) {
 func (s *Stream) next(o op) *command {
 	head := s.head.Load()
 	if s.closed.Load() {
-		s.fail(head+1, fmt.Errorf("stream %s: %s after Close", s.name, o))
+		// At head, which is what Record returns: a wait for the work that was
+		// refused must not find it done.
+		s.fail(head, fmt.Errorf("stream %s: %s after Close", s.name, o))
 		return nil
 	}
 	if size := uint64(len(s.ring)); head >= size {

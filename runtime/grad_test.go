@@ -1,0 +1,346 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shardgen/shardgen/runtime/device/cpu"
+	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/layout"
+	"github.com/shardgen/shardgen/runtime/optim"
+)
+
+func TestGradientsAreSummedDividedAndAddedOnce(t *testing.T) {
+	for _, n := range []int64{1, 2, 3, 4} {
+		tm := testModel{worlds: []int64{n}, blocks: []testBlock{{name: "b", params: []param{f32("w", 7), f32("unused", 3)}}}}
+		mustRun(t, int(n), tm.descriptor(t), func(ctx context.Context, m *Model) error {
+			if err := fill(ctx, m); err != nil {
+				return err
+			}
+			for round := range 2 { // the second round must not see the first
+				for micro := range 2 {
+					if err := backwardOnce(ctx, m, float32(micro+1)); err != nil {
+						return err
+					}
+				}
+				sum := float32(n*(n+1)) / 2 / float32(n) * 3 // mean over ranks of k+1, both micro-batches
+				if err := checkGrad(ctx, m, sum); err != nil {
+					return fmt.Errorf("round %d: %w", round, err)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// backwardOnce contributes scale*(rank+1)*i to element i of w.
+func backwardOnce(ctx context.Context, m *Model, scale float32) error {
+	p := m.Backward(ctx)
+	b, g, err := p.GatherWithGrads(0, 0)
+	if err != nil {
+		return err
+	}
+	x := Grad[float32](g, 0, 0, 0)
+	for i := range x.Host() {
+		x.Host()[i] += scale * float32(m.rank.Rank()+1) * float32(i)
+	}
+	b.Release()
+	g.Reduce()
+	return p.End()
+}
+
+// checkGrad expects factor*i for w, zero for unused, and ends the accumulation.
+func checkGrad(ctx context.Context, m *Model, factor float32) error {
+	return m.Update(ctx, func(s *Shards) error {
+		for sh := range s.All() {
+			grad, err := Gradient[float32](sh)
+			if err != nil {
+				return err
+			}
+			for i, v := range grad {
+				want := factor * float32(sh.Offset+int64(i))
+				if sh.Name == "unused" {
+					want = 0
+				}
+				if math.Abs(float64(v-want)) > 1e-6*math.Abs(float64(want)) {
+					return fmt.Errorf("gradient of %s[%d] = %v, want %v", sh.Name, sh.Offset+int64(i), v, want)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func TestGradientBuffersHeldByTheTrainerAreNamed(t *testing.T) {
+	tm := testModel{worlds: []int64{2}, maxLive: 3, gradSlots: 2, blocks: []testBlock{{name: "h.{i}", count: 3, params: []param{f32("h.{i}.w", 9)}}}}
+	mustRun(t, 2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := fill(ctx, m); err != nil {
+			return err
+		}
+		p := m.Backward(ctx)
+		for i := 2; i >= 1; i-- {
+			if _, _, err := p.GatherWithGrads(0, i); err != nil {
+				return err
+			}
+		}
+		_, _, err := p.GatherWithGrads(0, 0)
+		if err == nil || !strings.Contains(err.Error(), "h.2") || !strings.Contains(err.Error(), "h.1") || !strings.Contains(err.Error(), "gradients.slots") {
+			return fmt.Errorf("third gradient buffer of two: %v", err)
+		}
+		if err := p.End(); err == nil {
+			return errors.New("End after an error returned nil")
+		}
+		return nil
+	})
+}
+
+func TestSharedParameterIsGatheredOnceAPassAndReducedForEachUser(t *testing.T) {
+	tm := testModel{worlds: []int64{1, 2, 3}, prefetch: 1, shared: []param{f32("wte", 11)}, blocks: []testBlock{
+		{name: "embed", params: []param{f32("wpe", 4)}, uses: []int{0}},
+		{name: "h.{i}", count: 3, params: []param{f32("h.{i}.w", 5)}},
+		{name: "head", params: []param{f32("ln", 3)}, uses: []int{0}},
+	}}
+	d := tm.descriptor(t)
+	for _, n := range tm.worlds {
+		mustRun(t, int(n), d, func(ctx context.Context, m *Model) error {
+			if err := fill(ctx, m); err != nil {
+				return err
+			}
+			if err := readAll(m, m.Forward(ctx), d); err != nil {
+				return err
+			}
+			if got := m.Stats().Gathers; got != 6 {
+				return fmt.Errorf("%d gathers in a pass over 5 blocks and a shared parameter", got)
+			}
+			p := m.Backward(ctx)
+			for _, k := range []int{2, 0} {
+				b, g, err := p.GatherWithGrads(k, 0)
+				if err != nil {
+					return err
+				}
+				if err := expect(SharedParam[float32](b, 0, 0, 0)); err != nil {
+					return err
+				}
+				grad := SharedGrad[float32](g, 0, 0, 0).Host()
+				for i := range grad {
+					grad[i] += float32(k + 1)
+				}
+				b.Release()
+				g.Reduce()
+			}
+			if err := p.End(); err != nil {
+				return err
+			}
+			return m.Update(ctx, func(s *Shards) error {
+				for sh := range s.All() {
+					grad, err := Gradient[float32](sh)
+					if err != nil {
+						return err
+					}
+					for _, v := range grad {
+						if want := map[bool]float32{true: 4, false: 0}[sh.Name == "wte"]; v != want {
+							return fmt.Errorf("gradient of %s: %v, want %v", sh.Name, v, want)
+						}
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+func TestBlocksWithoutElementsHaveGradients(t *testing.T) {
+	tm := testModel{worlds: []int64{2}, blocks: []testBlock{
+		{name: "empty", params: []param{f32("e", 0, 8)}},
+		{name: "frozen", params: []param{{name: "f", shape: []int64{5}, dtype: dtype.Float32, frozen: true}}},
+	}}
+	filled(t, 2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		p := m.Backward(ctx)
+		frozen, none, err := p.GatherWithGrads(1, 0)
+		if err != nil {
+			return err
+		}
+		if Grad[float32](none, 0, 0, 0).Planned() {
+			return errors.New("a frozen parameter has a gradient")
+		}
+		frozen.Release()
+		none.Reduce()
+		b, g, err := p.GatherWithGrads(0, 0)
+		if err != nil {
+			return err
+		}
+		x := Grad[float32](g, 0, 0, 0)
+		if !x.Planned() || len(x.Host()) != 0 || fmt.Sprint(x.Shape()) != "[0 8]" {
+			return fmt.Errorf("gradient of no elements: planned %v, %d elements, shape %v", x.Planned(), len(x.Host()), x.Shape())
+		}
+		b.Release()
+		g.Reduce()
+		for _, again := range []func(){g.Reduce, g.Discard} {
+			if err := wantStateError(again, "gradients of block empty"); err != nil {
+				return err
+			}
+		}
+		return p.End()
+	})
+}
+
+// lateWrite fills a gradient when the stream comes to it, which takes its time.
+type lateWrite struct{ dst []float32 }
+
+func (w *lateWrite) Run(failed error) error {
+	time.Sleep(20 * time.Millisecond)
+	for i := range w.dst {
+		w.dst[i] += float32(i)
+	}
+	return failed
+}
+
+func TestReductionsWaitForTheComputeStream(t *testing.T) {
+	d := testModel{worlds: []int64{2}, gradSlots: 1, blocks: []testBlock{{name: "h.{i}", count: 3, params: []param{f32("h.{i}.w", 33)}}}}.descriptor(t)
+	mustRun(t, 2, d, func(ctx context.Context, other *Model) error {
+		side := cpu.NewStream("side", false)
+		defer side.Close()
+		other.rank.SetStream(side)
+		defer other.rank.SetStream(nil)
+		m, err := Open(ctx, other.rank, d, Options{})
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		if err := fill(ctx, m); err != nil {
+			return err
+		}
+		p := m.Backward(ctx)
+		for i := 2; i >= 0; i-- {
+			b, g, err := p.GatherWithGrads(0, i)
+			if err != nil {
+				return err
+			}
+			if err := expect(Param[float32](b, 0, 0, 0)); err != nil {
+				return err
+			}
+			side.Do(&lateWrite{Grad[float32](g, 0, 0, 0).Host()})
+			b.Release()
+			g.Reduce()
+		}
+		if err := p.End(); err != nil {
+			return err
+		}
+		return wantGrads(ctx, m, func(_ string, i int64) float32 { return float32(i) })
+	})
+}
+
+// wantGrads compares all reduced gradients and keeps them.
+func wantGrads(ctx context.Context, m *Model, want func(name string, i int64) float32) error {
+	return m.Inspect(ctx, func(s *Shards) error {
+		for sh := range s.All() {
+			got, err := Gradient[float32](sh)
+			if err != nil {
+				return err
+			}
+			for i, v := range got {
+				if at := sh.Offset + int64(i); v != want(sh.Name, at) {
+					return fmt.Errorf("gradient of %s[%d] = %v, want %v", sh.Name, at, v, want(sh.Name, at))
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// backwardOf gives each element of the listed kinds' first parameter, which is
+// bf16, the gradient g.
+func backwardOf(ctx context.Context, m *Model, g float32, kinds ...int) error {
+	p := m.Backward(ctx)
+	for _, k := range kinds {
+		b, grads, err := p.GatherWithGrads(k, 0)
+		if err != nil {
+			return err
+		}
+		x := Grad[dtype.BF16](grads, 0, 0, 0).Host()
+		for i := range x {
+			x[i] = dtype.BF16FromFloat32(g)
+		}
+		b.Release()
+		grads.Reduce()
+	}
+	return p.End()
+}
+
+func TestAParameterUsedInTheSecondMicroBatchOnlyAndOneNeverUsed(t *testing.T) {
+	tm := testModel{worlds: []int64{2}, optimizer: layout.Optimizer{Masters: true, Moments: 2}, blocks: []testBlock{
+		{name: "a", params: []param{bf16("a", 10)}}, {name: "b", params: []param{bf16("b", 3)}}, {name: "c", params: []param{bf16("c", 5)}},
+	}}
+	filled(t, 2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		for range 2 { // the second round must not find anything of the first
+			// 1 + 1/256 is no bf16: the sum is kept in f32.
+			if err := backwardOf(ctx, m, 1, 0); err != nil {
+				return err
+			}
+			if err := backwardOf(ctx, m, 1.0/256, 1, 0); err != nil {
+				return err
+			}
+			want := map[string]float32{"a": 1 + 1.0/256, "b": 1.0 / 256, "c": 0}
+			if err := wantGrads(ctx, m, func(name string, _ int64) float32 { return want[name] }); err != nil {
+				return err
+			}
+			if _, err := m.StepAdamW(ctx, optim.AdamW{LR: 0.1}); err != nil {
+				return err
+			}
+			for i := range m.buckets {
+				if m.buckets[i].summed {
+					return fmt.Errorf("after the step %s still has a sum", m.buckets[i].name)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func TestThawedParametersAreReducedInTheWireType(t *testing.T) {
+	tm := testModel{worlds: []int64{2}, optimizer: layout.Optimizer{Masters: true, Moments: 2}, blocks: []testBlock{{name: "a", params: []param{bf16("a", 10)}}}}
+	filled(t, 2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := m.Freeze("a"); err != nil {
+			return err
+		}
+		if err := backwardOf(ctx, m, 5, 0); err != nil {
+			return err
+		}
+		if _, err := m.StepAdamW(ctx, optim.AdamW{LR: 0.1}); err != nil {
+			return err
+		}
+		if err := m.Unfreeze("a"); err != nil {
+			return err
+		}
+		// Rank 0 contributes 1, rank 1 contributes 1/128: in bf16 the sum would
+		// be rounded to 1, in f32 it is not.
+		if err := backwardOf(ctx, m, []float32{1, 1.0 / 256}[m.rank.Rank()], 0); err != nil {
+			return err
+		}
+		return wantGrads(ctx, m, func(string, int64) float32 { return (1 + 1.0/256) / 2 })
+	})
+}
+
+func TestGradientsReducedWhileFrozenDoNotCount(t *testing.T) {
+	tm := testModel{worlds: []int64{2}, blocks: []testBlock{{name: "b", params: []param{f32("w", 7), f32("unused", 3)}}}}
+	filled(t, 2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := m.Freeze("w"); err != nil {
+			return err
+		}
+		if err := backwardOnce(ctx, m, 1); err != nil {
+			return err
+		}
+		if err := m.Unfreeze("*"); err != nil {
+			return err
+		}
+		if err := backwardOnce(ctx, m, 2); err != nil {
+			return err
+		}
+		return checkGrad(ctx, m, 2*1.5)
+	})
+}

@@ -1,0 +1,178 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shardgen/shardgen/runtime/comm/fake"
+	"github.com/shardgen/shardgen/runtime/device"
+	"github.com/shardgen/shardgen/runtime/device/cpu"
+)
+
+func TestAPanickingRankEndsTheOthersWithItsError(t *testing.T) {
+	tm := testModel{worlds: []int64{3}, blocks: []testBlock{{name: "b", params: []param{f32("w", 8)}}}}
+	start := time.Now()
+	err := run(t, 3, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := fill(ctx, m); err != nil {
+			return err
+		}
+		if m.rank.Rank() == 1 {
+			panic("lost my mind")
+		}
+		_, err := m.Forward(ctx).Gather(0, 0)
+		return err
+	})
+	var rank *RankError
+	if !errors.As(err, &rank) || rank.Rank != 1 || !strings.Contains(err.Error(), "lost my mind") {
+		t.Fatal(err)
+	}
+	if time.Since(start) > 2*time.Second {
+		t.Error("the other ranks waited for the deadline")
+	}
+}
+
+func TestRunRefusesNoRanksAndLeavesNoGoroutines(t *testing.T) {
+	if err := Run(context.Background(), Local(0), func(context.Context, *Rank) error { return nil }); err == nil || !strings.Contains(err.Error(), "expected 1 to") {
+		t.Error(err)
+	}
+	before := runtime.NumGoroutine()
+	for range 5 {
+		_ = run(t, 3, trainable(3).descriptor(t), func(ctx context.Context, m *Model) error {
+			if m.rank.Rank() == 2 {
+				return errors.New("no")
+			}
+			return fill(ctx, m)
+		})
+	}
+	for range 50 {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("%d goroutines before, %d after", before, runtime.NumGoroutine())
+}
+
+func TestRunRefusesWhatIsNotThere(t *testing.T) {
+	run := func(context.Context, *Rank) error { return nil }
+	for name, err := range map[string]error{
+		"context":          Run(nil, Local(1), run),
+		"launcher":         Run(t.Context(), nil, run),
+		"function":         Run(t.Context(), Local(1), nil),
+		"negative ranks":   Run(t.Context(), Local(-1), run),
+		"too many":         Run(t.Context(), Local(1<<20), run),
+		"negative timeout": Run(t.Context(), LocalRanks{Ranks: 1, Timeout: -1}, run),
+		"device":           Run(t.Context(), LocalRanks{Ranks: 1, Device: func(int) (device.Device, error) { return nil, nil }}, run),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestWhateverEndsARankEndsTheOthersWithItsError(t *testing.T) {
+	boom := errors.New("boom")
+	for name, c := range map[string]struct {
+		end   func() error
+		words string
+	}{
+		"error":  {func() error { return boom }, "rank 1: boom"},
+		"panic":  {func() error { panic(boom) }, "rank 1: panic: boom"},
+		"goexit": {func() error { runtime.Goexit(); return nil }, "rank 1: its function ended the goroutine"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Now()
+			errs := make([]error, 3)
+			var filled sync.WaitGroup
+			filled.Add(3)
+			err := run(t, 3, trainable(3).descriptor(t), func(ctx context.Context, m *Model) error {
+				err := fill(ctx, m)
+				p := m.Forward(ctx)
+				filled.Done()
+				filled.Wait()
+				if m.rank.Rank() == 1 {
+					return c.end()
+				}
+				_, gathered := p.Gather(0, 0)
+				errs[m.rank.Rank()] = errors.Join(err, gathered)
+				return nil
+			})
+			var rank *RankError
+			if !errors.As(err, &rank) || rank.Rank != 1 || !strings.HasPrefix(err.Error(), c.words) || name != "goexit" && !errors.Is(err, boom) {
+				t.Errorf("Run returned %v", err)
+			}
+			for _, r := range []int{0, 2} {
+				if errs[r] == nil || !strings.Contains(errs[r].Error(), "gather") || !strings.Contains(errs[r].Error(), c.words) {
+					t.Errorf("rank %d: %v", r, errs[r])
+				}
+			}
+			if time.Since(start) > 2*time.Second {
+				t.Error("the other ranks waited for the deadline")
+			}
+		})
+	}
+}
+
+func TestARankThatReturnsWhileOthersGatherIsNamed(t *testing.T) {
+	err := run(t, 2, trainable(2).descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := fill(ctx, m); err != nil || m.rank.Rank() == 1 {
+			return err
+		}
+		_, err := m.Forward(ctx).Gather(0, 2)
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "all-gather of h.2/f32") || !strings.Contains(err.Error(), "rank 1 left the group") {
+		t.Fatal(err)
+	}
+}
+
+func TestADeviceThatFailsOnOneRankEndsTheOthers(t *testing.T) {
+	boom := errors.New("boom")
+	for name, device := range map[string]func(int) (device.Device, error){
+		"error": func(r int) (device.Device, error) { return cpu.New(), map[int]error{1: boom}[r] },
+		"panic": func(r int) (device.Device, error) {
+			if r == 1 {
+				panic(boom)
+			}
+			return cpu.New(), nil
+		},
+	} {
+		d := trainable(2).descriptor(t)
+		err := Run(t.Context(), LocalRanks{Ranks: 2, Device: device}, func(ctx context.Context, rank *Rank) error {
+			_, err := Open(ctx, rank, d, Options{})
+			return err
+		})
+		if !errors.Is(err, boom) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAModelThatOutlivesItsGroupFails(t *testing.T) {
+	var kept *Model
+	mustRun(t, 1, trainable(1).descriptor(t), func(ctx context.Context, m *Model) error {
+		other, err := Open(ctx, m.rank, m.descriptor, Options{})
+		kept = other
+		return errors.Join(err, fill(ctx, other))
+	})
+	if _, err := kept.Forward(t.Context()).Gather(0, 0); err == nil || !strings.Contains(err.Error(), "after Close") {
+		t.Errorf("gather: %v", err)
+	}
+	if err := kept.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRanksNeedACommunicatorAndADevice(t *testing.T) {
+	if _, err := NewRank(nil, cpu.New()); err == nil {
+		t.Error("no communicator, no error")
+	}
+	if _, err := NewRank(fake.New(0, 1), nil); err == nil {
+		t.Error("no device, no error")
+	}
+}
