@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"testing"
 
@@ -22,6 +23,7 @@ func TestNothingIsAllocatedByRanksThatMeet(t *testing.T) {
 }
 
 func countAllocations(t *testing.T, ranks int) {
+	const attempts, steps = 5, 40
 	counted := make(chan struct{}) // until then no rank closes anything
 	filled(t, ranks, mixed(int64(ranks)).descriptor(t), func(ctx context.Context, m *Model) error {
 		for range 200 { // the scheduler makes what blocked goroutines need, once
@@ -29,22 +31,25 @@ func countAllocations(t *testing.T, ranks int) {
 				return err
 			}
 		}
-		const steps = 40
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		for range steps {
-			if err := trainOnce(ctx, m); err != nil {
-				return err
+		fewest := uint64(math.MaxUint64) // the scheduler makes more under load, but not in every attempt
+		for range attempts {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for range steps {
+				if err := trainOnce(ctx, m); err != nil {
+					return err
+				}
 			}
+			runtime.ReadMemStats(&after)
+			fewest = min(fewest, after.Mallocs-before.Mallocs)
 		}
 		if m.rank.Rank() != 0 {
 			<-counted
 			return nil
 		}
 		defer close(counted)
-		runtime.ReadMemStats(&after)
-		if n := after.Mallocs - before.Mallocs; n >= steps { // the runtime's own, once in a while
-			return fmt.Errorf("%d allocations in %d steps of %d ranks", n, steps, ranks)
+		if fewest >= steps {
+			return fmt.Errorf("%d allocations in %d steps of %d ranks", fewest, steps, ranks)
 		}
 		return nil
 	})

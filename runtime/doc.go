@@ -9,5 +9,7 @@
 // allocated afterwards.
 //
 // A Model belongs to one rank. Its methods may be called from any goroutine, one
-// pass at a time; ranks must make the same calls in the same order.
+// pass at a time; the models of a rank take turns. Ranks must make the same calls
+// in the same order. A call that the model's state does not allow is a
+// *StateError; a collective that failed ends the model for good, on every rank.
 package shard

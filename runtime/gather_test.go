@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardgen/shardgen/runtime/device/cpu"
 	"github.com/shardgen/shardgen/runtime/dtype"
 )
 
@@ -337,4 +338,47 @@ func TestModelsOfOneRankTakeTurns(t *testing.T) {
 		}
 		return errors.Join(<-errs, <-errs)
 	})
+}
+
+func TestASlotIsNotTakenFromReadersOnTheComputeStream(t *testing.T) {
+	d := testModel{worlds: []int64{2}, maxLive: 1, blocks: trainable(2).blocks}.descriptor(t)
+	for name, leave := range map[string]func(context.Context, *Model, Pass, Block) error{
+		"release": func(_ context.Context, _ *Model, p Pass, b Block) error {
+			b.Release()
+			_, err := p.Gather(0, 1)
+			return err
+		},
+		"end": func(ctx context.Context, m *Model, p Pass, _ Block) error {
+			if err := wantMisuse(p.End(), "h.0 not released"); err != nil {
+				return err
+			}
+			_, err := m.Forward(ctx).Gather(0, 1)
+			return err
+		},
+		"close": func(_ context.Context, m *Model, _ Pass, _ Block) error { return m.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onSideStream(t, 2, d, func(ctx context.Context, m *Model, side *cpu.Stream) error {
+				p := m.Forward(ctx)
+				b, err := p.Gather(0, 0)
+				if err != nil {
+					return err
+				}
+				x, read := Param[float32](b, 0, 0, 0).Host(), make([]float32, 9)
+				side.Do(late(func() { copy(read, x) }))
+				if err := leave(ctx, m, p, b); err != nil {
+					return err
+				}
+				if err := side.Synchronize(ctx, side.Record()); err != nil {
+					return err
+				}
+				for i, v := range read {
+					if v != value("h.0.w", int64(i)) {
+						return fmt.Errorf("the reader found %v at %d, not %v", v, i, value("h.0.w", int64(i)))
+					}
+				}
+				return nil
+			})
+		})
+	}
 }

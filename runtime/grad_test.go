@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/device/cpu"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/layout"
@@ -189,49 +190,96 @@ func TestBlocksWithoutElementsHaveGradients(t *testing.T) {
 	})
 }
 
-// lateWrite fills a gradient when the stream comes to it, which takes its time.
-type lateWrite struct{ dst []float32 }
+// late runs a function when the stream comes to it, which takes its time.
+type late func()
 
-func (w *lateWrite) Run(failed error) error {
-	time.Sleep(20 * time.Millisecond)
-	for i := range w.dst {
-		w.dst[i] += float32(i)
-	}
+func (f late) Run(failed error) error {
+	time.Sleep(10 * time.Millisecond)
+	f()
 	return failed
 }
 
-func TestReductionsWaitForTheComputeStream(t *testing.T) {
-	d := testModel{worlds: []int64{2}, gradSlots: 1, blocks: []testBlock{{name: "h.{i}", count: 3, params: []param{f32("h.{i}.w", 33)}}}}.descriptor(t)
-	mustRun(t, 2, d, func(ctx context.Context, other *Model) error {
+// onSideStream is filled with a compute stream that works behind the caller.
+func onSideStream(t *testing.T, n int, d *Descriptor, f func(ctx context.Context, m *Model, side *cpu.Stream) error) {
+	t.Helper()
+	mustRun(t, n, d, func(ctx context.Context, inline *Model) error {
 		side := cpu.NewStream("side", false)
 		defer side.Close()
-		other.rank.SetStream(side)
-		defer other.rank.SetStream(nil)
-		m, err := Open(ctx, other.rank, d, Options{})
+		inline.rank.SetStream(side)
+		m, err := Open(ctx, inline.rank, d, Options{})
 		if err != nil {
 			return err
 		}
 		defer m.Close()
+		inline.rank.SetStream(nil)
+		if m.compute != device.Stream(side) || m.rank.Stream() != inline.compute {
+			return errors.New("SetStream did not set the stream of the next model, or nil did not take it back")
+		}
 		if err := fill(ctx, m); err != nil {
 			return err
 		}
+		return f(ctx, m, side)
+	})
+}
+
+func TestReductionsWaitForTheComputeStream(t *testing.T) {
+	onSideStream(t, 2, mixed(2).descriptor(t), func(ctx context.Context, m *Model, side *cpu.Stream) error {
 		p := m.Backward(ctx)
-		for i := 2; i >= 0; i-- {
+		for i := 3; i >= 0; i-- {
 			b, g, err := p.GatherWithGrads(0, i)
 			if err != nil {
 				return err
 			}
-			if err := expect(Param[float32](b, 0, 0, 0)); err != nil {
-				return err
+			x := Grad[float32](g, 0, 0, 0).Host()
+			write := func() {
+				for j := range x {
+					x[j] += float32(j)
+				}
 			}
-			side.Do(&lateWrite{Grad[float32](g, 0, 0, 0).Host()})
+			if i%2 == 1 {
+				side.Do(late(write))
+			} else { // while the side stream is busy for the block before
+				write()
+			}
 			b.Release()
 			g.Reduce()
 		}
 		if err := p.End(); err != nil {
 			return err
 		}
-		return wantGrads(ctx, m, func(_ string, i int64) float32 { return float32(i) })
+		return wantGrads(ctx, m, func(name string, i int64) float32 {
+			if strings.HasSuffix(name, ".w") {
+				return float32(i)
+			}
+			return 0
+		})
+	})
+}
+
+func TestAGradientBufferIsNotHandedOutWhileItIsReduced(t *testing.T) {
+	tm := trainable(2)
+	tm.gradSlots, tm.prefetch = 1, 1 // the next block is there before the reduction
+	filled(t, 2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		p := m.Backward(ctx)
+		for i := 2; i >= 0; i-- {
+			b, g, err := p.GatherWithGrads(0, i)
+			if err != nil {
+				return err
+			}
+			x := Grad[float32](g, 0, 0, 0).Host()
+			for j := range x {
+				x[j] += value(b.m.blocks[i].name+".w", int64(j))
+			}
+			b.Release()
+			if m.rank.Rank() == i%2 {
+				time.Sleep(10 * time.Millisecond)
+			}
+			g.Reduce()
+		}
+		if err := p.End(); err != nil {
+			return err
+		}
+		return wantGrads(ctx, m, value)
 	})
 }
 

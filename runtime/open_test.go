@@ -96,17 +96,24 @@ func TestClosingInAPassEndsIt(t *testing.T) {
 	})
 }
 
-// stingy is a CPU with a limit.
+// stingy is a CPU with a limit, which counts what is not given back.
 type stingy struct {
 	device.Device
 	limitBytes int64
+	usedBytes  int64
 }
 
-func (d stingy) Alloc(bytes int64) (device.Memory, error) {
+func (d *stingy) Alloc(bytes int64) (device.Memory, error) {
 	if bytes > d.limitBytes {
 		return device.Memory{}, fmt.Errorf("no room for %d bytes", bytes)
 	}
+	d.usedBytes += bytes
 	return d.Device.Alloc(bytes)
+}
+
+func (d *stingy) Free(m device.Memory) error {
+	d.usedBytes -= m.Bytes()
+	return d.Device.Free(m)
 }
 
 func TestARankThatCanNotOpenTellsTheOthersWhy(t *testing.T) {
@@ -126,12 +133,13 @@ func TestARankThatCanNotOpenTellsTheOthersWhy(t *testing.T) {
 		"other world":  {1 << 30, other, "rank 1 could not open it: the communicator has 3 ranks, but the package is generated for 5"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			errs := make([]error, 3)
+			errs, devices := make([]error, 3), make([]*stingy, 3)
 			l := LocalRanks{Ranks: 3, Timeout: 3 * time.Second, Device: func(r int) (device.Device, error) {
+				devices[r] = &stingy{Device: cpu.Poisoned(), limitBytes: 1 << 30}
 				if r == 1 {
-					return stingy{cpu.Poisoned(), c.limitBytes}, nil
+					devices[r].limitBytes = c.limitBytes
 				}
-				return cpu.Poisoned(), nil
+				return devices[r], nil
 			}}
 			err := Run(t.Context(), l, func(ctx context.Context, rank *Rank) error {
 				d := good
@@ -147,6 +155,9 @@ func TestARankThatCanNotOpenTellsTheOthersWhy(t *testing.T) {
 			for r, err := range errs {
 				if err == nil || !strings.Contains(err.Error(), c.words) {
 					t.Errorf("rank %d: %v", r, err)
+				}
+				if devices[r].usedBytes != 0 {
+					t.Errorf("rank %d keeps %d bytes", r, devices[r].usedBytes)
 				}
 			}
 		})

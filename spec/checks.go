@@ -108,7 +108,7 @@ func checkPackage(w *walker, m *Model) {
 	}
 	if why := packageProblem(m.Package.V); why != "" && (m.Package.Set || m.Package.V != "") {
 		w.at(from.Pos, CodePackageName, "%s cannot name a Go package: %s", shown(m.Package.V), why).
-			fix("write another name, as in `package: %smodel`", packageFor(m.Name.V))
+			fix("write another name, as in `package: %s`", usablePackage(m.Package.V))
 	} else if why != "" {
 		w.at(from.Pos, CodePackageName, "the model's name %s has no letters or digits to name a Go package by", shown(m.Name.V)).
 			fix("add `package:` with a name in lower-case letters and digits")
@@ -123,6 +123,17 @@ func packageFor(model string) string {
 		}
 		return -1
 	}, strings.ToLower(model))
+}
+
+// usablePackage returns a package name that is close to one that is no good.
+func usablePackage(name string) string {
+	short := packageFor(name)
+	for _, candidate := range []string{short, short + "model", "model" + short} {
+		if packageProblem(candidate) == "" {
+			return candidate
+		}
+	}
+	return "model"
 }
 
 var (
@@ -237,7 +248,7 @@ func checkParam(w *walker, g given, p *Param) {
 		p.Shape, p.Init = nil, nil // they cannot be judged without the dtype
 	}
 	if !g.has("tied_to") {
-		w.require(g, "shape", "a list of dimensions, or `tied_to:` with a parameter's name")
+		w.require(g, "shape", "`shape:` with a list of dimensions, or `tied_to:` with a parameter's name")
 		return
 	}
 	for _, key := range []string{"shape", "dtype", "init", "trainable", "decay"} {
@@ -251,7 +262,7 @@ func checkParam(w *walker, g given, p *Param) {
 func checkBlock(w *walker, g given, b *Block) {
 	if p, given := g.pairs["params"]; !g.has("uses") {
 		if !given {
-			w.require(g, "params", "a list of parameters, or `uses:` with a list of names")
+			w.require(g, "params", "`params:` with a list of parameters, or `uses:` with a list of names")
 		} else if p.node.Kind == yaml.SequenceNode && len(p.node.Content) == 0 {
 			w.fault(p.node, CodeEmptyList, "the block has no parameters and uses none").fix("add a parameter, or remove the block")
 		}

@@ -182,8 +182,39 @@ func (w *walker) syntax(src []byte, err error) {
 	if zeroBased.MatchString(parts[2]) {
 		line++
 	}
-	w.report(Errorf(lineStart(src, max(1, line)), CodeYAMLSyntax, "this is not YAML: %s", parts[2]).
+	at := lineStart(src, max(1, line))
+	if key, word, col := unquotedBraces(sourceLines(src)[at.Line-1]); word != "" {
+		w.report(Errorf(Pos{Line: at.Line, Col: col}, CodeYAMLSyntax, "this is not YAML: in %s the braces begin a map, since no quotes are around it", shown(word)).
+			WithHint("quote it: %s\"%s\"", key, word))
+		return
+	}
+	w.report(Errorf(at, CodeYAMLSyntax, "this is not YAML: %s", parts[2]).
 		WithHint("look at the indentation, quotes and brackets of this line and those below"))
+}
+
+var (
+	quotedOrComment = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'[^']*'|(?:^|\s)#.*`)
+	// A placeholder with at least one character of a name on one of its sides,
+	// and the key in front of it.
+	bracedWord = regexp.MustCompile(`(\w+: +)?((?:[\w./-]+\{\w+\}|\{\w+\}[\w./-])[\w./{}-]*)`)
+)
+
+// unquotedBraces finds the first word of a line that holds a placeholder and is
+// not quoted, the key that it belongs to, and the column where it starts.
+func unquotedBraces(line string) (key, word string, col int) {
+	bare := quotedOrComment.ReplaceAllStringFunc(line, func(s string) string { return strings.Repeat(" ", len(s)) })
+	found := bracedWord.FindStringSubmatchIndex(bare)
+	if found == nil {
+		return "", "", 0
+	}
+	if found[2] >= 0 {
+		key = line[found[2]:found[3]]
+	}
+	word = line[found[4]:found[5]]
+	for strings.Count(word, "}") > strings.Count(word, "{") { // those behind close the maps around it
+		word = strings.TrimSuffix(word, "}")
+	}
+	return key, word, utf8.RuneCountInString(line[:found[4]]) + 1
 }
 
 // lineStart is the place of the first character of a line, or where there is

@@ -44,7 +44,7 @@ var rootTable = &table[Model]{
 		one("dtype", anyType, func(m *Model) *At[dtype.DType] { return &m.DType }).
 			or("f32").known("torch_dtype", "data_type").says("Element type of parameters that do not say their own."),
 		within("topology", topologyTable, func(m *Model) *Topology { return &m.Topology }).
-			must().says("Over how many ranks the model is sharded."),
+			must().like("{world: [1, 2]}").says("Over how many ranks the model is sharded."),
 		within("shard", shardTable, func(m *Model) *Shard { return &m.Shard }).
 			says("How the parameters of a block are cut into shards."),
 		within("gather", gatherTable, func(m *Model) *Gather { return &m.Gather }).
@@ -55,7 +55,7 @@ var rootTable = &table[Model]{
 		within("budget", budgetTable, func(m *Model) *Budget { return &m.Budget }).
 			says("What Open may allocate on a rank; checked at generation for each listed world."),
 		many("blocks", blockTable, 1, func(m *Model) *[]Block { return &m.Blocks }).
-			must().known("layers", "modules").says("The blocks of the model, in the order in which a forward pass reads them."),
+			must().known("layers", "modules").like("[{name: a, params: [{name: w, shape: [8]}]}]").says("The blocks of the model, in the order in which a forward pass reads them."),
 		many("overrides", overrideTable, 0, func(m *Model) *[]Override { return &m.Overrides }).
 			says("Rules that change keys of parameters by name. Per key the last matching rule wins; a rule that matches no owner is an error."),
 		later[Model]("quantize").known("quant", "quantization").says("Quantized weights, gradients and frozen parameters."),

@@ -22,9 +22,7 @@ var initKind = kind[*Init]{
 		case v.node.Kind == yaml.MappingNode:
 			return init, initTable.read(w, v, init) && init.Kind != ""
 		case v.node.Kind == yaml.ScalarNode && !isNull(v.node):
-			var ok bool
-			init.Kind, ok = initWord.read(w, v)
-			return init, ok
+			return init, readInitWord(w, v, init)
 		default:
 			w.wrongKind(v, initWords)
 			return nil, false
@@ -32,7 +30,55 @@ var initKind = kind[*Init]{
 	},
 }
 
-var initWord = choice(CodeUnknownInit, []option[InitKind]{{"ones", InitOnes}, {"zeros", InitZeros}}, nil)
+// initForms are the distributions that take arguments, each as a spec would
+// write it.
+var initForms = []struct {
+	name, form string
+	argument   string // the form with one number for the only argument
+}{
+	{"constant", "{constant: 1.5}", "{constant: %s}"},
+	{string(InitNormal), "{normal: {std: 0.02}}", "{normal: {std: %s}}"},
+	{string(InitTruncatedNormal), "{truncated_normal: {std: 0.02}}", "{truncated_normal: {std: %s}}"},
+	{string(InitUniform), "{uniform: {low: -1, high: 1}}", "{uniform: {low: -%[1]s, high: %[1]s}}"},
+}
+
+// readInitWord reads a distribution without arguments. The name of one that
+// takes some is answered with how to write them.
+func readInitWord(w *walker, v value, init *Init) bool {
+	if v.node.Value == string(InitOnes) || v.node.Value == string(InitZeros) {
+		init.Kind = InitKind(v.node.Value)
+		return true
+	}
+	d := w.fault(v.node, CodeUnknownInit, "%s takes %s, not %s", v.subject(), initWords, kindWords(v.node))
+	d.fix("write %s", initWords)
+	names := []string{string(InitOnes), string(InitZeros)}
+	for _, f := range initForms {
+		names = append(names, f.name)
+	}
+	switch near := Nearest(v.node.Value, names); near {
+	case "":
+	case string(InitOnes), string(InitZeros):
+		d.fix("did you mean `%s`?", near)
+	default:
+		d.fix("write `%s`", initForm(near, ""))
+	}
+	return false
+}
+
+// initForm shows how a distribution is written, with a number where the spec
+// has given it one.
+func initForm(name, number string) string {
+	for _, f := range initForms {
+		switch {
+		case f.name != name:
+		case number != "":
+			return fmt.Sprintf(f.argument, number)
+		default:
+			return f.form
+		}
+	}
+	return name
+}
 
 var initTable = &table[Init]{
 	name: "an `init`", doc: "A distribution with arguments: exactly one key.",
@@ -101,11 +147,23 @@ func orZero(text string) string {
 func distribution(k InitKind, t *table[Init]) field[Init] {
 	return field[Init]{key: string(k), kind: "a map", schema: t.schema,
 		load: func(w *walker, v value, i *Init) {
-			if t.read(w, v, i) {
+			if v.node.Kind != yaml.MappingNode {
+				w.withoutArguments(v, k)
+			} else if t.read(w, v, i) {
 				i.Kind = k
 			}
 		},
 	}
+}
+
+// withoutArguments reports a distribution that has no map of them. A number in
+// its place is most likely the width.
+func (w *walker) withoutArguments(v value, k InitKind) {
+	number := ""
+	if v.node.Kind == yaml.ScalarNode && floatForm.MatchString(v.node.Value) && v.node.Value[0] != '-' {
+		number = v.node.Value
+	}
+	w.wrongKind(v, "a map").fix("write `%s`", initForm(string(k), number))
 }
 
 func checkInit(w *walker, g given, i *Init) {

@@ -190,7 +190,7 @@ func (w *walker) unknownWord(v value, code Code, words, later []string) {
 		return
 	}
 	d := w.fault(v.node, code, "%s takes %s, not %s", v.subject(), orList(words), kindWords(v.node))
-	if near := nearest(v.node.Value, words); near != "" {
+	if near := Nearest(v.node.Value, words); near != "" {
 		d.fix("did you mean `%s`?", near)
 	} else if ours := ourNames[fold(v.node.Value)]; slices.Contains(words, ours) {
 		d.fix("write `%s`", ours)

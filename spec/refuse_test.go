@@ -171,11 +171,22 @@ var missingKeys = []refusal{
 	{param("shape: [4], init: {uniform: ¦{low: 0}}"), CodeMissingKey, "`high`"},
 }
 
+// missingTops are the fixes of specs that lack a required key at the top.
+var missingTops = map[string]string{
+	"apiVersion": "add `apiVersion:` with `shardgen/v1alpha1`",
+	"model":      "add `model:` with a name",
+	"topology":   "add `topology: {world: [1, 2]}`",
+	"blocks":     "add `blocks: [{name: a, params: [{name: w, shape: [8]}]}]`",
+}
+
 func TestMissingKeysAreRefused(t *testing.T) {
 	refuse(t, missingKeys)
 	for _, key := range []string{"apiVersion", "model", "topology", "blocks"} {
 		src := strings.Replace("\n"+complete(""), "\n"+key+":", "\nx-"+key+":", 1)[1:]
 		_, ds := Parse("m.yaml", []byte(src))
+		if !strings.Contains(ds.Render(), missingTops[key]) {
+			t.Errorf("the fix does not say %q:\n%s", missingTops[key], ds.Render())
+		}
 		if len(ds) != 1 || ds[0].Code != CodeMissingKey || ds[0].Pos != (Pos{1, 1}) || !strings.Contains(ds[0].Message, "`"+key+"`") {
 			t.Errorf("without %s:\n%s", key, ds.Render())
 		}
@@ -283,7 +294,16 @@ var unknownWords = []refusal{
 	{"optimizer: {kind: adamw, moments: ¦i8}", CodeUnknownValue, "takes `f32`"},
 	{"optimizer: {kind: sgd, momentum: ¦i8}", CodeUnknownValue, "`none` or `f32`"},
 	{param("shape: [4], init: ¦one"), CodeUnknownInit, "did you mean `ones`?"},
-	{param("shape: [4], init: ¦xavier"), CodeUnknownInit, "`ones` or `zeros`"},
+	{param("shape: [4], init: ¦xavier"), CodeUnknownInit, "write `ones`, `zeros`, or a map such as `{normal: {std: 0.02}}`"},
+	{param("shape: [4], init: ¦normal"), CodeUnknownInit, "takes `ones`, `zeros`, or a map such as `{normal: {std: 0.02}}`, not `normal`"},
+	{param("shape: [4], init: ¦uniform"), CodeUnknownInit, "write `{uniform: {low: -1, high: 1}}`"},
+	{param("shape: [4], init: ¦truncated-normal"), CodeUnknownInit, "write `{truncated_normal: {std: 0.02}}`"},
+	{param("shape: [4], init: ¦constant"), CodeUnknownInit, "write `{constant: 1.5}`"},
+	{param("shape: [4], init: {normal: ¦0.02}"), CodeWrongKind, "write `{normal: {std: 0.02}}`"},
+	{param("shape: [4], init: {normal: ¦0.5}"), CodeWrongKind, "write `{normal: {std: 0.5}}`"},
+	{param("shape: [4], init: {uniform: ¦0.1}"), CodeWrongKind, "write `{uniform: {low: -0.1, high: 0.1}}`"},
+	{param("shape: [4], init: {normal: ¦-1}"), CodeWrongKind, "write `{normal: {std: 0.02}}`"},
+	{param("shape: [4], init: {truncated_normal: ¦[0, 1]}"), CodeWrongKind, "write `{truncated_normal: {std: 0.02}}`"},
 }
 
 func TestUnknownWordsAreRefused(t *testing.T) { refuse(t, unknownWords) }
@@ -338,14 +358,16 @@ var badInits = []refusal{
 func TestInitsThatCannotBeMeantAreRefused(t *testing.T) { refuse(t, badInits) }
 
 var badNames = []refusal{
-	{"model: ¦7b", CodePackageName, "package: "},
+	{"model: ¦7b", CodePackageName, "`package: model7b`"},
+	{"model: ¦3D", CodePackageName, "`package: model3d`"},
 	{"model: ¦Модель", CodePackageName, "no letters or digits"},
-	{"model: ¦type", CodePackageName, "keyword"},
+	{"model: ¦type", CodePackageName, "`package: typemodel`"},
 	{"model: ¦int", CodePackageName, "predeclared"},
 	{"package: ¦main", CodePackageName, "imported"},
 	{"package: ¦internal", CodePackageName, "folder"},
-	{"package: ¦my-model", CodePackageName, "lower-case"},
+	{"package: ¦my-model", CodePackageName, "`package: mymodel`"},
 	{"package: ¦a_test", CodePackageName, "_test"},
+	{"package: ¦Модель", CodePackageName, "`package: model`"},
 	{"blocks:\n- {name: \"h.{i}\", repeat: ¦{i: 2, j: 3}, params: [{name: \"h.{i}\", shape: [4]}]}", CodeRepeatForm, "2 variables"},
 	{"blocks:\n- {name: \"h.{i}\", repeat: ¦{}, params: [{name: \"h.{i}\", shape: [4]}]}", CodeRepeatForm, "0 variables"},
 	{"blocks:\n- {name: \"h.{i}\", repeat: {¦i-j: 3}, params: [{name: \"h.{i}\", shape: [4]}]}", CodeRepeatForm, "no variable"},
@@ -413,6 +435,30 @@ func TestFilesThatAreNoSpecAreRefused(t *testing.T) {
 		}
 		if !slices.ContainsFunc(ds, func(d Diagnostic) bool { return d.Code == c.code && d.Pos == c.pos }) {
 			t.Errorf("%.200s\nwant [%s] at %v, got:\n%s", c.src, c.code, c.pos, ds.Render())
+		}
+	}
+}
+
+// TestPlaceholdersOutsideQuotesAreNamed: where braces make a line something
+// else than YAML, the fault is at the word and says how to quote it.
+func TestPlaceholdersOutsideQuotesAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		line string
+		col  int
+		say  string
+	}{
+		{"- {name: mixer.{i}.fc1.weight, shape: [8]}", 10, `quote it: name: "mixer.{i}.fc1.weight"`},
+		{"- {name: {i}.w, shape: [8]}", 10, `quote it: name: "{i}.w"`},
+		{"- {shape: [8], name: h.{i}}", 22, `quote it: name: "h.{i}"`},
+		{`- {name: "h.{i}", tied_to: h.{i}.w} # x.{i}`, 28, `quote it: tied_to: "h.{i}.w"`},
+		{`- {name: "λ.{i}", uses: [h.{i}.w]}`, 26, `quote it: "h.{i}.w"`},
+		{`- {name: "h.{i}", shape: [8}`, 1, "look at the indentation"},
+		{`- {name: 'h.{i}', shape: [8} # h.{i}`, 1, "look at the indentation"},
+		{"- {name: w, repeat: {i: 3}, shape: [8}", 1, "look at the indentation"},
+	} {
+		_, ds := Parse("m.yaml", []byte(complete("")+"x-a:\n"+c.line+"\n"))
+		if len(ds) != 1 || ds[0].Code != CodeYAMLSyntax || ds[0].Pos != (Pos{6, c.col}) || !strings.Contains(ds[0].Hint, c.say) {
+			t.Errorf("%s\nwant %q at 6:%d, got:\n%s", c.line, c.say, c.col, ds.Render())
 		}
 	}
 }

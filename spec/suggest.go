@@ -51,8 +51,9 @@ func nearestWord(name string, words []word) (best *word, least int) {
 	return best, least
 }
 
-// nearest returns the word that a misspelt one most likely means, or "".
-func nearest(name string, words []string) string {
+// Nearest returns the word that a misspelt one most likely means, or "" where
+// none is near.
+func Nearest(name string, words []string) string {
 	all := make([]word, len(words))
 	for i, w := range words {
 		all[i].key = w

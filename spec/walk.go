@@ -158,6 +158,7 @@ type field[M any] struct {
 	inherits string // the default in words, where it is no fixed text
 	doc      string
 	also     []string // what users of other systems call it
+	sample   string   // a first value, where the kind alone would not help a newcomer
 	required bool
 	later    bool     // not built yet: refused by name
 	unbuilt  []string // values that are not built yet
@@ -171,6 +172,16 @@ func (f field[M]) orWords(words string) field[M] { f.inherits = words; return f 
 func (f field[M]) must() field[M]                { f.required = true; return f }
 func (f field[M]) says(doc string) field[M]      { f.doc = doc; return f }
 func (f field[M]) known(also ...string) field[M] { f.also = also; return f }
+
+func (f field[M]) like(sample string) field[M] { f.sample = sample; return f }
+
+// addition is what a spec lacks without the key.
+func (f field[M]) addition() string {
+	if f.sample != "" {
+		return "`" + f.key + ": " + f.sample + "`"
+	}
+	return "`" + f.key + ":` with " + f.kind
+}
 
 // table is a map of the language: all its keys, and what holds between them.
 type table[M any] struct {
@@ -213,7 +224,7 @@ func (t *table[M]) read(w *walker, v value, m *M) bool {
 	}
 	for _, f := range t.fields {
 		if f.required {
-			w.require(g, f.key, f.kind)
+			w.require(g, f.key, f.addition())
 		}
 	}
 	if t.check != nil {
@@ -223,10 +234,10 @@ func (t *table[M]) read(w *walker, v value, m *M) bool {
 }
 
 // require asks for a key that is not given, unless a key without meaning is:
-// that one may be it, misspelt.
-func (w *walker) require(g given, key, kind string) {
+// that one may be it, misspelt. addition says what to write.
+func (w *walker) require(g given, key, addition string) {
 	if g.complete && !g.has(key) {
-		w.fault(g.node, CodeMissingKey, "%s lacks the key `%s`", g.subject(), key).fix("add `%s:` with %s", key, kind)
+		w.fault(g.node, CodeMissingKey, "%s lacks the key `%s`", g.subject(), key).fix("add %s", addition)
 	}
 }
 

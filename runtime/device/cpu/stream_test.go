@@ -189,6 +189,20 @@ func TestCloseDoesTheWorkAndEndsTheGoroutine(t *testing.T) {
 	}
 }
 
+func TestAWaitForWorkThatAClosedStreamRefusedFails(t *testing.T) {
+	both(t, func(t *testing.T, s *cpu.Stream) {
+		dst := device.HostMemory([]byte{1})
+		s.Zero(dst)
+		if err := errors.Join(s.Synchronize(context.Background(), s.Record()), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		s.Copy(dst, device.HostMemory([]byte{2}))
+		if err := s.Synchronize(context.Background(), s.Record()); err == nil || !strings.Contains(err.Error(), "copy after Close") {
+			t.Errorf("the wait returned %v", err)
+		}
+	})
+}
+
 func TestCloseReturnsAnErrorThatNobodyHasSeen(t *testing.T) {
 	both(t, func(t *testing.T, s *cpu.Stream) {
 		cause := errors.New("broken")
