@@ -2,6 +2,8 @@
 # make test   runs everything that CI checks
 # make bench  measures what the documentation claims, into bench/results.json
 # make generate  makes the packages under generated/ anew
+# make cuda-toolchain  fetches the pinned CUDA compilers into build/cuda; with them
+#              make test compiles generated kernels, in CI it fetches them itself
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,7 +11,7 @@ SHELL := /bin/bash
 # The specs whose packages are committed under generated/.
 SPECS := spec/models/gpt2.yaml spec/models/llama-3.2-1b.yaml $(sort $(wildcard spec/samples/*.yaml)) $(sort $(wildcard bench/*.yaml))
 
-.PHONY: demo test bench generate
+.PHONY: demo test bench generate cuda-toolchain ci-packages
 .PHONY: check-format check-vet check-build check-tests check-race check-examples check-generated FORCE
 
 build/shardgen: FORCE
@@ -54,13 +56,20 @@ check-generated: build/shardgen
 	@if [[ -n "$${CI:-}" ]]; then changed=$$(git status --porcelain -- generated); test -z "$$changed" || { echo "generating changed the tree: $$changed"; exit 1; }; fi
 	build/shardgen check examples/bytelm/model.yaml --out examples/bytelm/bytelm
 
-check-tests:
+cuda-toolchain: ci-packages
+	cudasrc/toolchain/install.sh build/cuda
+
+# CI installs what is missing for the race detector (gcc), the tests of CUDA
+# kernels (g++) and the fetching of their compilers (pip). Elsewhere nothing is
+# installed, and what needs them is skipped, or says so.
+ci-packages:
+	@if [[ -n "$${CI:-}" ]] && ! { command -v gcc && command -v g++ && python3 -m pip --version; } >/dev/null 2>&1; then \
+	apt-get update -q && apt-get install -y -q g++ libc6-dev python3-pip; fi
+
+check-tests: $(if $(CI),cuda-toolchain)
 	go test ./...
 
-# The race detector needs a C compiler: CI installs one, elsewhere the check is
-# skipped without.
-check-race:
-	@if ! command -v gcc >/dev/null && [[ -n "$${CI:-}" ]]; then apt-get update -q && apt-get install -y -q gcc libc6-dev; fi
+check-race: ci-packages
 	@if command -v gcc >/dev/null; then set -x; CGO_ENABLED=1 go test -race ./runtime ./runtime/comm/... ./runtime/device/...; \
 	else echo "race check skipped: it needs a C compiler (gcc)"; fi
 

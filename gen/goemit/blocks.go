@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/dave/jennifer/jen"
+	"github.com/shardgen/shardgen/gen/output"
 	"github.com/shardgen/shardgen/gen/plan"
 	"github.com/shardgen/shardgen/runtime/dtype"
 )
@@ -85,9 +86,9 @@ func (e *emitter) trainable(k int) []plan.Field {
 func (e *emitter) blockNoun(k int) string {
 	kind := &e.layout.Kinds[k]
 	if kind.Var == "" {
-		return "block " + printable(kind.Name)
+		return "block " + output.Printable(kind.Name)
 	}
-	return "one block " + printable(kind.Name)
+	return "one block " + output.Printable(kind.Name)
 }
 
 func (e *emitter) tensorField(k int, f *plan.Field) jen.Code {
@@ -96,10 +97,10 @@ func (e *emitter) tensorField(k int, f *plan.Field) jen.Code {
 
 // describe is the comment of a parameter's field: original name, shape, type.
 func (e *emitter) describe(k int, f *plan.Field) string {
-	text := fmt.Sprintf("%s %s %s", printable(f.Name), shapeText(f.Shape), f.DType)
+	text := fmt.Sprintf("%s %s %s", output.Printable(f.Name), shapeText(f.Shape), f.DType)
 	switch {
 	case f.Name != f.Owner:
-		text += ", tied to " + printable(f.Owner)
+		text += ", tied to " + output.Printable(f.Owner)
 	case !f.Own:
 		text += ", another block's"
 	}
@@ -134,7 +135,7 @@ func (e *emitter) view(k int, f *plan.Field, handle, accessor string) jen.Code {
 	if f.At.Shared {
 		accessor = "Shared" + accessor
 	}
-	start := e.names.of(k, f.At).params[f.At.Param].start
+	start := e.names.Of(k, f.At).Params[f.At.Param].Start
 	return jen.Qual(shardPath, accessor).Types(elementType(f.DType)).Call(
 		jen.Id(handle), jen.Lit(f.At.Bucket), jen.Lit(f.At.Param), jen.Id(start))
 }
@@ -142,3 +143,5 @@ func (e *emitter) view(k int, f *plan.Field, handle, accessor string) jen.Code {
 func receiver(typeName string) jen.Code { return jen.Id(receiverName(typeName)).Id(typeName) }
 
 func receiverName(typeName string) string { return strings.ToLower(typeName[:1]) }
+
+func upperFirst(name string) string { return strings.ToUpper(name[:1]) + name[1:] }

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/dave/jennifer/jen"
+	"github.com/shardgen/shardgen/gen/constname"
+	"github.com/shardgen/shardgen/gen/output"
 	"github.com/shardgen/shardgen/runtime/abi"
 	"github.com/shardgen/shardgen/runtime/layout"
 )
@@ -17,7 +19,7 @@ func (e *emitter) layoutSection(f *jen.File) error {
 	e.repeats(f)
 	e.modelConstants(f)
 	e.modelRelations(f)
-	e.eachBucket(func(b *layout.Bucket, n *bucketNames, _ string) {
+	e.names.EachBucket(func(b *layout.Bucket, n *constname.Bucket, _ string) {
 		e.bucketConstants(f, b, n)
 		e.bucketRelations(f, b, n)
 	})
@@ -40,7 +42,7 @@ func (e *emitter) repeats(f *jen.File) {
 			continue
 		}
 		name := e.plan.Kinds[k].GoName
-		f.Add(comment(fmt.Sprintf("The blocks %s: %s = %d..%d.", printable(kind.Name), kind.Var, kind.First, kind.First+kind.Count-1)))
+		f.Add(comment(fmt.Sprintf("The blocks %s: %s = %d..%d.", output.Printable(kind.Name), kind.Var, kind.First, kind.First+kind.Count-1)))
 		f.Const().Defs(
 			jen.Id(name+"First").Op("=").Add(number(kind.First)),
 			jen.Id(name+"Len").Op("=").Add(number(kind.Count)),
@@ -62,9 +64,9 @@ func (e *emitter) modelConstants(f *jen.File) {
 	for w, ranks := range m.Worlds {
 		place := e.plan.Worlds[w].Placement
 		defs = append(defs, jen.Line(),
-			constant(worldName(ranks), ranks, "ranks"),
-			constant(restName(ranks), place.RestBytes(), "bytes of a rank between passes: shards, masters, moments, gradient shards"),
-			constant(peakName(ranks), place.PeakBytes(), "bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides"))
+			constant(constname.World(ranks), ranks, "ranks"),
+			constant(constname.Rest(ranks), place.RestBytes(), "bytes of a rank between passes: shards, masters, moments, gradient shards"),
+			constant(constname.Peak(ranks), place.PeakBytes(), "bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides"))
 	}
 	f.Add(comment("What holds for all buckets."))
 	f.Const().Defs(defs...)
@@ -72,17 +74,17 @@ func (e *emitter) modelConstants(f *jen.File) {
 }
 
 // bucketConstants emits the table of one bucket.
-func (e *emitter) bucketConstants(f *jen.File, b *layout.Bucket, n *bucketNames) {
-	defs := []jen.Code{constant(n.unit(), b.Unit, fmt.Sprintf("elements; alignBytes/%d", b.DType.Bytes()))}
+func (e *emitter) bucketConstants(f *jen.File, b *layout.Bucket, n *constname.Bucket) {
+	defs := []jen.Code{constant(n.Unit(), b.Unit, fmt.Sprintf("elements; alignBytes/%d", b.DType.Bytes()))}
 	for i := range b.Params {
 		p := &b.Params[i]
 		defs = append(defs, jen.Line(),
-			constant(n.params[i].numel, p.Numel, fmt.Sprintf("elements of %s; %s", printable(p.Name), productText(p.Shape))),
-			constant(n.params[i].start, p.Start, "elements; "+startFormula(n, i)))
+			constant(n.Params[i].Numel, p.Numel, fmt.Sprintf("elements of %s; %s", output.Printable(p.Name), productText(p.Shape))),
+			constant(n.Params[i].Start, p.Start, "elements; "+n.StartFormula(i)))
 	}
-	defs = append(defs, jen.Line(), constant(n.end(), b.End, "elements; "+startFormula(n, len(b.Params))))
+	defs = append(defs, jen.Line(), constant(n.End(), b.End, "elements; "+n.StartFormula(len(b.Params))))
 	for w, ranks := range e.layout.Worlds {
-		defs = append(defs, constant(n.shard(ranks), b.ShardElements[w], fmt.Sprintf("elements of each rank; roundup(ceil(end/%d), unit)", ranks)))
+		defs = append(defs, constant(n.Shard(ranks), b.ShardElements[w], fmt.Sprintf("elements of each rank; roundup(ceil(end/%d), unit)", ranks)))
 	}
 	f.Add(comment(bucketTitle(b) + "\nRank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N."))
 	f.Const().Defs(defs...)
@@ -95,17 +97,7 @@ func bucketTitle(b *layout.Bucket) string {
 		trained = "frozen"
 	}
 	return fmt.Sprintf("Bucket %s, %s: %s of %d bytes an element.",
-		printable(b.Name), trained, count(int64(len(b.Params)), "parameter"), b.DType.Bytes())
-}
-
-// startFormula says where the parameter at index i starts; at the number of
-// parameters, where the bucket ends.
-func startFormula(n *bucketNames, i int) string {
-	if i == 0 {
-		return "the bucket's start"
-	}
-	before := n.params[i-1]
-	return fmt.Sprintf("roundup(%s + %s, unit)", before.start, before.numel)
+		output.Printable(b.Name), trained, count(int64(len(b.Params)), "parameter"), b.DType.Bytes())
 }
 
 // productText is product for a comment.

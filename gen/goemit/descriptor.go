@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/dave/jennifer/jen"
+	"github.com/shardgen/shardgen/gen/constname"
+	"github.com/shardgen/shardgen/gen/output"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/layout"
 )
@@ -40,8 +42,8 @@ func (e *emitter) worldLiterals() []jen.Code {
 		items = append(items, list([]jen.Code{
 			field("LayoutHash", jen.Lit(e.plan.Worlds[w].Layout)),
 			field("PlanHash", jen.Lit(e.plan.Worlds[w].Plan)),
-			field("RestBytes", jen.Id(restName(ranks))),
-			field("PeakBytes", jen.Id(peakName(ranks))),
+			field("RestBytes", jen.Id(constname.Rest(ranks))),
+			field("PeakBytes", jen.Id(constname.Peak(ranks))),
 		}))
 	}
 	return items
@@ -66,7 +68,7 @@ func (e *emitter) layoutLiteral() (jen.Code, error) {
 		field("Kinds", jen.Index().Qual(layoutPath, "Kind").Add(list(kinds))),
 	}
 	if len(m.Shared) > 0 {
-		shared, err := e.bucketLiterals(m.Shared, e.names.shared)
+		shared, err := e.bucketLiterals(m.Shared, e.names.Shared)
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +80,7 @@ func (e *emitter) layoutLiteral() (jen.Code, error) {
 func (e *emitter) worldNames() []jen.Code {
 	var items []jen.Code
 	for _, ranks := range e.layout.Worlds {
-		items = append(items, jen.Id(worldName(ranks)))
+		items = append(items, jen.Id(constname.World(ranks)))
 	}
 	return items
 }
@@ -95,7 +97,7 @@ func (e *emitter) kindLiterals() ([]jen.Code, error) {
 			items = append(items, field("Count", number(kind.Count)))
 		}
 		if len(kind.Buckets) > 0 {
-			buckets, err := e.bucketLiterals(kind.Buckets, e.names.own[k])
+			buckets, err := e.bucketLiterals(kind.Buckets, e.names.Own[k])
 			if err != nil {
 				return nil, err
 			}
@@ -113,7 +115,7 @@ func (e *emitter) kindLiterals() ([]jen.Code, error) {
 	return kinds, nil
 }
 
-func (e *emitter) bucketLiterals(buckets []layout.Bucket, n []bucketNames) (jen.Code, error) {
+func (e *emitter) bucketLiterals(buckets []layout.Bucket, n []constname.Bucket) (jen.Code, error) {
 	var items []jen.Code
 	for b := range buckets {
 		item, err := e.bucketLiteral(&buckets[b], &n[b])
@@ -125,16 +127,16 @@ func (e *emitter) bucketLiterals(buckets []layout.Bucket, n []bucketNames) (jen.
 	return jen.Index().Qual(layoutPath, "Bucket").Add(list(items)), nil
 }
 
-func (e *emitter) bucketLiteral(b *layout.Bucket, n *bucketNames) (jen.Code, error) {
+func (e *emitter) bucketLiteral(b *layout.Bucket, n *constname.Bucket) (jen.Code, error) {
 	var shards []jen.Code
 	for _, ranks := range e.layout.Worlds {
-		shards = append(shards, jen.Id(n.shard(ranks)))
+		shards = append(shards, jen.Id(n.Shard(ranks)))
 	}
 	items := []jen.Code{
 		field("Name", jen.Lit(b.Name)),
 		field("DType", dtypeValue(b.DType)),
 		field("Trainable", jen.Lit(b.Trainable)),
-		field("Unit", jen.Id(n.unit())),
+		field("Unit", jen.Id(n.Unit())),
 	}
 	if len(b.Params) > 0 {
 		params, err := paramLiterals(b, n)
@@ -143,10 +145,10 @@ func (e *emitter) bucketLiteral(b *layout.Bucket, n *bucketNames) (jen.Code, err
 		}
 		items = append(items, field("Params", jen.Index().Qual(layoutPath, "Param").Add(list(params))))
 	}
-	return list(append(items, field("End", jen.Id(n.end())), field("ShardElements", int64s(shards)))), nil
+	return list(append(items, field("End", jen.Id(n.End())), field("ShardElements", int64s(shards)))), nil
 }
 
-func paramLiterals(b *layout.Bucket, n *bucketNames) ([]jen.Code, error) {
+func paramLiterals(b *layout.Bucket, n *constname.Bucket) ([]jen.Code, error) {
 	var items []jen.Code
 	for i := range b.Params {
 		p := &b.Params[i]
@@ -157,14 +159,14 @@ func paramLiterals(b *layout.Bucket, n *bucketNames) ([]jen.Code, error) {
 		values := []jen.Code{
 			field("Name", jen.Lit(p.Name)),
 			field("Shape", int64s(dims)),
-			field("Numel", jen.Id(n.params[i].numel)),
-			field("Start", jen.Id(n.params[i].start)),
+			field("Numel", jen.Id(n.Params[i].Numel)),
+			field("Start", jen.Id(n.Params[i].Start)),
 			field("Decay", jen.Lit(p.Decay)),
 		}
 		if p.Init != nil {
 			init, err := distribution(p.Init)
 			if err != nil {
-				return nil, fmt.Errorf("init of parameter %s: %w", printable(p.Name), err)
+				return nil, fmt.Errorf("init of parameter %s: %w", output.Printable(p.Name), err)
 			}
 			values = append(values, field("Init", init))
 		}

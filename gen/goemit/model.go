@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dave/jennifer/jen"
+	"github.com/shardgen/shardgen/gen/output"
 	"github.com/shardgen/shardgen/runtime/layout"
 	"github.com/shardgen/shardgen/spec"
 )
@@ -27,7 +28,7 @@ func (e *emitter) model(f *jen.File) error {
 func (e *emitter) packageComment() string {
 	owners, elements, bytes := e.totals()
 	return strings.Join([]string{
-		fmt.Sprintf("Package %s is the sharded model %s: %s with %s,", e.plan.Spec.Package.V, printable(e.plan.Spec.Name.V), count(owners, "parameter"), count(elements, "element")),
+		fmt.Sprintf("Package %s is the sharded model %s: %s with %s,", e.plan.Spec.Package.V, output.Printable(e.plan.Spec.Name.V), count(owners, "parameter"), count(elements, "element")),
 		fmt.Sprintf("%s, in %s.", count(bytes, "byte"), count(e.layout.Blocks(), "block")),
 		"",
 		"In the order of a forward pass, its types, blocks and their own parameters:",
@@ -57,7 +58,7 @@ func (e *emitter) blockRows() [][]string {
 				elements += f.Numel
 			}
 		}
-		rows = append(rows, []string{e.plan.Kinds[k].GoName, printable(kind.Name), grouped(kind.Count), grouped(elements)})
+		rows = append(rows, []string{e.plan.Kinds[k].GoName, output.Printable(kind.Name), grouped(kind.Count), grouped(elements)})
 	}
 	return rows
 }

@@ -211,17 +211,6 @@ func TestAPlanThatContradictsItselfIsAnError(t *testing.T) {
 	}
 }
 
-func TestNamesInCommentsStayOnTheirLine(t *testing.T) {
-	cases := map[string]string{
-		"h.{i}.w": "h.{i}.w", "λ": "λ", "": `""`, "a\nb": `"a\nb"`, " a": `" a"`, "\u202e": `"\u202e"`, `q"`: `"q\""`,
-	}
-	for name, want := range cases {
-		if got := printable(name); got != want {
-			t.Errorf("printable(%q) = %s, want %s", name, got, want)
-		}
-	}
-}
-
 func TestFloatsReadBackExactly(t *testing.T) {
 	for _, x := range []float64{0, 0.02, 1, -3, 1e-300, 5e-324, math.MaxFloat64, 0.1 + 0.2, 1 << 60} {
 		code, err := float(x)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/dave/jennifer/jen"
+	"github.com/shardgen/shardgen/gen/output"
 )
 
 // opener is a method of Model that begins a pass.
@@ -85,8 +86,8 @@ func (e *emitter) indexParam(k int) ([]jen.Code, jen.Code) {
 func (e *emitter) passNoun(k int) string {
 	kind := &e.layout.Kinds[k]
 	if kind.Var == "" {
-		return "block " + printable(kind.Name) + "."
+		return "block " + output.Printable(kind.Name) + "."
 	}
 	variable := kind.Var
-	return fmt.Sprintf("block %s, %s = %d..%d.", printable(kind.Name), variable, kind.First, kind.First+kind.Count-1)
+	return fmt.Sprintf("block %s, %s = %d..%d.", output.Printable(kind.Name), variable, kind.First, kind.First+kind.Count-1)
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/dave/jennifer/jen"
+	"github.com/shardgen/shardgen/gen/constname"
+	"github.com/shardgen/shardgen/gen/output"
 	"github.com/shardgen/shardgen/runtime/layout"
 )
 
@@ -48,8 +50,8 @@ func (e *emitter) modelRelations(f *jen.File) {
 	}
 	for _, ranks := range e.layout.Worlds {
 		list = append(list,
-			relation{"the constant's name says its world size", equal(worldName(ranks), strconv.FormatInt(ranks, 10))},
-			relation{"what stays between passes is part of all that is allocated", atLeast(peakName(ranks), restName(ranks))})
+			relation{"the constant's name says its world size", equal(constname.World(ranks), strconv.FormatInt(ranks, 10))},
+			relation{"what stays between passes is part of all that is allocated", atLeast(constname.Peak(ranks), constname.Rest(ranks))})
 	}
 	relations(f, e.relationTitle("What the compiler checks. uint64(x - y) is a constant only where x >= y, and\n-uint64(x - y) only where x == y. A line that does not compile is a rule that\nthe constants break: they were edited by hand, or merged from two versions. Fix:"), list)
 }
@@ -58,10 +60,10 @@ func (e *emitter) modelRelations(f *jen.File) {
 func (e *emitter) relationTitle(text string) string { return text + "\nrun `" + e.command() + "`." }
 
 // bucketRelations emits the arithmetic of one bucket for the compiler to redo.
-func (e *emitter) bucketRelations(f *jen.File, b *layout.Bucket, n *bucketNames) {
+func (e *emitter) bucketRelations(f *jen.File, b *layout.Bucket, n *constname.Bucket) {
 	list := []relation{{
 		fmt.Sprintf("a unit of %d-byte elements is alignBytes long", b.DType.Bytes()),
-		equal(fmt.Sprintf("%s*%d", n.unit(), b.DType.Bytes()), "alignBytes"),
+		equal(fmt.Sprintf("%s*%d", n.Unit(), b.DType.Bytes()), "alignBytes"),
 	}}
 	for i := range b.Params {
 		list = append(list, numelRelation(n, b, i), startRelation(n, b, i))
@@ -70,46 +72,46 @@ func (e *emitter) bucketRelations(f *jen.File, b *layout.Bucket, n *bucketNames)
 	for _, ranks := range e.layout.Worlds {
 		list = append(list, shardRelation(n, ranks))
 	}
-	relations(f, fmt.Sprintf("What the compiler checks of bucket %s.", printable(b.Name)), list)
+	relations(f, fmt.Sprintf("What the compiler checks of bucket %s.", output.Printable(b.Name)), list)
 }
 
-func numelRelation(n *bucketNames, b *layout.Bucket, i int) relation {
+func numelRelation(n *constname.Bucket, b *layout.Bucket, i int) relation {
 	p := &b.Params[i]
 	return relation{
-		fmt.Sprintf("numel of %s is the product of its shape, %s", printable(p.Name), shapeText(p.Shape)),
-		equal(n.params[i].numel, product(p.Shape)),
+		fmt.Sprintf("numel of %s is the product of its shape, %s", output.Printable(p.Name), shapeText(p.Shape)),
+		equal(n.Params[i].Numel, product(p.Shape)),
 	}
 }
 
-func startRelation(n *bucketNames, b *layout.Bucket, i int) relation {
+func startRelation(n *constname.Bucket, b *layout.Bucket, i int) relation {
 	if i == 0 {
-		return relation{printable(b.Params[0].Name) + " starts the bucket", equal(n.params[0].start, "0")}
+		return relation{output.Printable(b.Params[0].Name) + " starts the bucket", equal(n.Params[0].Start, "0")}
 	}
-	rule := fmt.Sprintf("%s starts where %s ends, rounded up to the unit", printable(b.Params[i].Name), printable(b.Params[i-1].Name))
-	return relation{rule, equal(n.params[i].start, nextStart(n, i))}
+	rule := fmt.Sprintf("%s starts where %s ends, rounded up to the unit", output.Printable(b.Params[i].Name), output.Printable(b.Params[i-1].Name))
+	return relation{rule, equal(n.Params[i].Start, nextStart(n, i))}
 }
 
-func endRelation(n *bucketNames, b *layout.Bucket) relation {
+func endRelation(n *constname.Bucket, b *layout.Bucket) relation {
 	if len(b.Params) == 0 {
-		return relation{"an empty bucket ends where it starts", equal(n.end(), "0")}
+		return relation{"an empty bucket ends where it starts", equal(n.End(), "0")}
 	}
 	last := len(b.Params) - 1
-	rule := fmt.Sprintf("the bucket ends where %s ends, rounded up to the unit", printable(b.Params[last].Name))
-	return relation{rule, equal(n.end(), nextStart(n, last+1))}
+	rule := fmt.Sprintf("the bucket ends where %s ends, rounded up to the unit", output.Printable(b.Params[last].Name))
+	return relation{rule, equal(n.End(), nextStart(n, last+1))}
 }
 
 // nextStart is where the parameter before index i ends, rounded up.
-func nextStart(n *bucketNames, i int) string {
-	before := n.params[i-1]
-	return roundUp(before.start+"+"+before.numel, n.unit())
+func nextStart(n *constname.Bucket, i int) string {
+	before := n.Params[i-1]
+	return roundUp(before.Start+"+"+before.Numel, n.Unit())
 }
 
 // shardRelation divides end, which is a multiple of the unit, so that nothing
 // overflows.
-func shardRelation(n *bucketNames, ranks int64) relation {
-	world := worldName(ranks)
+func shardRelation(n *constname.Bucket, ranks int64) relation {
+	world := constname.World(ranks)
 	rule := fmt.Sprintf("a shard is the least multiple of the unit with %d * shard >= end", ranks)
-	return relation{rule, equal(n.shard(ranks), fmt.Sprintf("(%s/%s+%s-1)/%s*%s", n.end(), n.unit(), world, world, n.unit()))}
+	return relation{rule, equal(n.Shard(ranks), fmt.Sprintf("(%s/%s+%s-1)/%s*%s", n.End(), n.Unit(), world, world, n.Unit()))}
 }
 
 // memoryRelations emits, for each world size, the sum of what a rank keeps.
@@ -117,7 +119,7 @@ func (e *emitter) memoryRelations(f *jen.File) {
 	var list []relation
 	for _, ranks := range e.layout.Worlds {
 		rule := fmt.Sprintf("a rank of %d keeps the shards of all blocks, and where trainable masters, moments and gradients", ranks)
-		list = append(list, relation{rule, equal(restName(ranks), e.restSum(ranks))})
+		list = append(list, relation{rule, equal(constname.Rest(ranks), e.restSum(ranks))})
 	}
 	relations(f, "What the compiler checks of the memory: shard elements times the bytes that a rank\nkeeps for one (parameter + gradient + master + moments), for each bucket of each block.", list)
 }
@@ -125,8 +127,8 @@ func (e *emitter) memoryRelations(f *jen.File) {
 // restSum is the expression for the bytes that a rank keeps between passes.
 func (e *emitter) restSum(ranks int64) string {
 	var terms []string
-	e.eachBucket(func(b *layout.Bucket, n *bucketNames, instances string) {
-		term := fmt.Sprintf("%s*%s", n.shard(ranks), e.stateBytes(b))
+	e.names.EachBucket(func(b *layout.Bucket, n *constname.Bucket, instances string) {
+		term := fmt.Sprintf("%s*%s", n.Shard(ranks), e.stateBytes(b))
 		if instances != "" {
 			term = instances + "*" + term
 		}

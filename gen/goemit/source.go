@@ -81,16 +81,6 @@ func commentLine(line string) string {
 	return "// " + line
 }
 
-// printable returns a name as it may stand in a comment: as it is, or quoted
-// where it is empty or holds anything that a reader would not see.
-func printable(name string) string {
-	quoted := strconv.Quote(name)
-	if quoted != `"`+name+`"` || strings.TrimSpace(name) != name || name == "" {
-		return quoted
-	}
-	return name
-}
-
 // list writes a composite literal's elements on lines of their own.
 func list(items []jen.Code) *jen.Statement {
 	return jen.Custom(jen.Options{Open: "{", Close: "}", Separator: ",", Multi: true}, items...)

@@ -266,3 +266,14 @@ func equalTrees(a, b map[string]string) bool {
 	}
 	return true
 }
+
+func TestNamesInCommentsStayOnTheirLine(t *testing.T) {
+	cases := map[string]string{
+		"h.{i}.w": "h.{i}.w", "λ": "λ", "": `""`, "a\nb": `"a\nb"`, " a": `" a"`, "\u202e": `"\u202e"`, `q"`: `"q\""`,
+	}
+	for name, want := range cases {
+		if got := Printable(name); got != want {
+			t.Errorf("Printable(%q) = %s, want %s", name, got, want)
+		}
+	}
+}

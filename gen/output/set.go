@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -32,6 +33,25 @@ type Set struct {
 // Header returns the first line of a generated file, in the form by which Go's
 // tools know generated code. origin names what the file was generated from.
 func Header(origin string) string { return headerStart + origin + headerEnd }
+
+// Command is what a reader runs to have the files generated anew from an origin,
+// which is fit for a comment.
+func Command(origin string) string {
+	if strings.ContainsAny(origin, " '*?$&;|<>()") {
+		origin = strconv.Quote(origin)
+	}
+	return "go tool shardgen generate " + origin
+}
+
+// Printable returns a name as it may stand in a comment: as it is, or quoted
+// where it is empty or holds anything that a reader would not see.
+func Printable(name string) string {
+	quoted := strconv.Quote(name)
+	if quoted != `"`+name+`"` || strings.TrimSpace(name) != name || name == "" {
+		return quoted
+	}
+	return name
+}
 
 // originOf returns what a file was generated from; ok is false for a file that
 // shardgen did not generate.

@@ -19,10 +19,13 @@ func specCommands() []*command {
 		{
 			name: "generate", args: "SPEC...", minimum: 1, maximum: -1, run: runGenerate,
 			flags:   []taken{{name: "out", value: "DIR", usage: "folder of the package"}, {name: "cuda"}, {name: "verbose"}, {name: "json"}},
-			summary: "writes the Go package of each spec",
+			summary: "writes the package of each spec: Go, and CUDA source",
 			detail: "--out names the folder of the package. The default is generated/PACKAGE beside\n" +
 				"the go.mod above the spec; under go generate it is ./PACKAGE, or the current folder\n" +
 				"where the file with the directive is of that package already.\n\n" +
+				"--cuda auto writes CUDA source beside the Go files: zz_layout.cuh and zz_kernels.cu.\n" +
+				"--cuda off leaves it out, and removes what was written. --cuda require is refused: a\n" +
+				"compiled fatbin is not built yet.\n\n" +
 				"Nothing is written if any spec has a fault. Generated files that a spec no longer\n" +
 				"gives are removed; files written by hand are left alone.\n\n" +
 				"In a Go file, after go get -tool github.com/shardgen/shardgen/cmd/shardgen:\n\n" +
@@ -34,7 +37,8 @@ func specCommands() []*command {
 			flags:   []taken{{name: "out", value: "DIR", usage: "folder of the package"}, {name: "cuda"}, {name: "json"}},
 			summary: "compares the generated packages with their specs and writes nothing",
 			detail: "What generate would change is printed as a unified diff; the exit status is then 1.\n" +
-				"The folder of a package is found as generate finds it.",
+				"The folder of a package is found as generate finds it. --cuda has to be what generate\n" +
+				"was given.",
 			example: "shardgen check tiny/model.yaml",
 		},
 		{

@@ -21,6 +21,13 @@ type options struct {
 	help       bool
 }
 
+// The values of --cuda. Without the flag it is auto.
+const (
+	cudaAuto    = "auto"    // CUDA source is written
+	cudaOff     = "off"     // none
+	cudaRequire = "require" // a compiled fatbin has to be there; refused
+)
+
 // flag is a named option. A command may say more exactly what it means there.
 type flag struct {
 	name  string
@@ -50,8 +57,8 @@ var allFlags = []flag{
 	{"out", "PATH", "where to write", func(o *options, v string) error {
 		return setText(&o.out, v)
 	}},
-	{"cuda", "auto|off|require", "whether CUDA kernels are generated too (default auto)", func(o *options, v string) error {
-		return setChoice(&o.cuda, v, "auto", "off", "require")
+	{"cuda", "auto|off|require", "whether CUDA source is written too (default auto)", func(o *options, v string) error {
+		return setChoice(&o.cuda, v, cudaAuto, cudaOff, cudaRequire)
 	}},
 	{"format", "table|json", "how the plan is printed (default table)", func(o *options, v string) error {
 		return setChoice(&o.format, v, "table", "json")

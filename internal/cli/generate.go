@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shardgen/shardgen/gen/cuemit"
 	"github.com/shardgen/shardgen/gen/goemit"
 	"github.com/shardgen/shardgen/gen/output"
 	"github.com/shardgen/shardgen/gen/plan"
@@ -69,6 +70,9 @@ func (c *call) generateCommand(p product) string {
 	if c.options.out != "" {
 		command += " --out " + shellWord(c.options.out)
 	}
+	if c.options.cuda == cudaOff {
+		command += " --cuda " + cudaOff
+	}
 	return command
 }
 
@@ -120,8 +124,8 @@ func (c *call) checkRequest() error {
 		return c.withUsage(usageErrorf("%s reads no spec from standard input: generated files name the spec's file", c.command.name))
 	case c.options.out != "" && len(c.args) > 1:
 		return c.withUsage(usageErrorf("--out names the folder of one package, but %d specs are given: run %s for each", len(c.args), c.command.name))
-	case c.options.cuda == "require":
-		return errors.New("--cuda require: this shardgen can't generate CUDA yet: use --cuda auto or --cuda off")
+	case c.options.cuda == cudaRequire:
+		return errors.New("--cuda require: this shardgen writes CUDA source, but can't build a fatbin of it yet: use --cuda auto, which writes the source, or --cuda off")
 	}
 	return nil
 }
@@ -163,11 +167,21 @@ func (c *call) product(path string) (product, error) {
 	if err != nil {
 		return product{}, err
 	}
-	files, err := goemit.Package(p)
+	files, err := c.emitted(p)
 	if err != nil {
 		return product{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return product{path, p.Spec.Package.V, folder, output.Set{Origin: goemit.Origin(p), Files: files}}, nil
+}
+
+// emitted returns the files of a package: Go, and CUDA unless it is off.
+func (c *call) emitted(p *plan.Plan) ([]output.File, error) {
+	files, err := goemit.Package(p)
+	if err != nil || c.options.cuda == cudaOff {
+		return files, err
+	}
+	kernels, err := cuemit.Package(p)
+	return append(files, kernels...), err
 }
 
 // planned reads, parses and plans a spec, at its own world sizes if none is

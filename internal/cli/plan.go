@@ -6,6 +6,7 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"github.com/shardgen/shardgen/gen/cuemit"
 	"github.com/shardgen/shardgen/gen/plan"
 )
 
@@ -37,7 +38,7 @@ func runPlan(c *call) error {
 func (c *call) printPlan(p *plan.Plan, world int64) error {
 	rank := c.options.rank
 	if c.options.format != "json" {
-		if err := p.Table(c.stdout, world); err != nil || rank == nil {
+		if err := printTable(c.stdout, p, world); err != nil || rank == nil {
 			return err
 		}
 	}
@@ -50,6 +51,15 @@ func (c *call) printPlan(p *plan.Plan, world int64) error {
 		return nil
 	}
 	return printSegments(c.stdout, text, *rank)
+}
+
+// printTable adds the number of CUDA kernels to a plan's table.
+func printTable(w io.Writer, p *plan.Plan, world int64) error {
+	if err := p.Table(w, world); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\nCUDA kernels  %d\n", len(cuemit.Kernels(p)))
+	return err
 }
 
 // printSegments writes the segments of a plan's JSON as a table, offsets and

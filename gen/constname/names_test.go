@@ -1,0 +1,93 @@
+package constname
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/shardgen/shardgen/gen/plan"
+	"github.com/shardgen/shardgen/runtime/layout"
+	"github.com/shardgen/shardgen/spec"
+)
+
+const model = `apiVersion: shardgen/v1alpha1
+model: m
+topology: {world: [1, 8]}
+dtype: bf16
+blocks:
+  - name: embed
+    params: [{name: wte.weight, shape: [5]}]
+  - name: "h.{i}"
+    repeat: {i: 3}
+    params:
+      - {name: "h.{i}.mlp.weight", shape: [7]}
+      - {name: "h.{i}.position", shape: [4], trainable: false}
+      - {name: "h.{i}.mask", dtype: i16, shape: [4]}
+  - name: head
+    params: [{name: lm_head.weight, tied_to: wte.weight}]
+`
+
+func planned(t *testing.T) *plan.Plan {
+	t.Helper()
+	m, faults := spec.Parse("m.yaml", []byte(model))
+	if m == nil {
+		t.Fatal(faults)
+	}
+	p, faults := plan.Build(m)
+	if p == nil {
+		t.Fatal(faults)
+	}
+	return p
+}
+
+func TestConstantsAreNamedAfterKindsTypesAndFields(t *testing.T) {
+	n, err := New(planned(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	n.EachBucket(func(b *layout.Bucket, n *Bucket, instances string) {
+		got = append(got, n.Unit(), n.End(), n.Shard(8), instances, n.StartFormula(0), n.StartFormula(1))
+		for _, p := range n.Params {
+			got = append(got, p.Numel, p.Start)
+		}
+	})
+	for _, want := range []string{
+		"h_bf16_unit", "h_bf16_end", "h_bf16_shard_world8", "HLen", "h_numel_Mlp", "h_start_Mlp",
+		"h_bf16frozen_unit", "h_numel_Position", "h_i16_unit", "h_start_Mask",
+		"embed_shared_Wte_unit", "embed_numel_Wte",
+		"the bucket's start", "roundup(h_start_Mlp + h_numel_Mlp, unit)",
+	} {
+		if !slices.Contains(got, want) {
+			t.Errorf("%s is not among %q", want, got)
+		}
+	}
+	if !slices.Contains(got, "") || slices.Contains(got, "EmbedLen") {
+		t.Errorf("only repeated kinds have a constant for their instances: %q", got)
+	}
+}
+
+func TestBucketsOfOneTypeAreCounted(t *testing.T) {
+	bucket := planned(t).Layout.Shared[0]
+	list := make([]Bucket, 3)
+	nameBuckets(list, []layout.Bucket{bucket, bucket, bucket}, "h")
+	for i, want := range []string{"h_bf16_unit", "h_bf16n2_unit", "h_bf16n3_unit"} {
+		if got := list[i].Unit(); got != want {
+			t.Errorf("bucket %d has %s, want %s", i, got, want)
+		}
+	}
+}
+
+func TestAPlanThatContradictsItselfIsAnError(t *testing.T) {
+	for want, breakIt := range map[string]func(*plan.Plan){
+		"the plan has 3 block kinds and 1 worlds, but its layout 3 and 2":         func(p *plan.Plan) { p.Worlds = p.Worlds[:1] },
+		"parameter wte.weight: no block of the plan owns it":                      func(p *plan.Plan) { p.Kinds[0].Fields[0].Own = false },
+		"parameter lm_head.weight: its place in the plan has two owners":          func(p *plan.Plan) { p.Kinds[2].Fields[0].Own = true },
+		"parameter h.{i}.mlp.weight of block h.{i}: the plan has no place for it": func(p *plan.Plan) { p.Kinds[1].Fields[0].At.Bucket = 9 },
+	} {
+		p := planned(t)
+		breakIt(p)
+		if _, err := New(p); err == nil || err.Error() != want {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+}
