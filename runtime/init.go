@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"strings"
 
@@ -13,8 +14,8 @@ import (
 // a parameter depends on the seed, its owner's name and i only, so a model has
 // the same values at every world size. Optimizer state and gradients are
 // cleared, so that Init also starts a model afresh; what Freeze holds back stays
-// so. Parameters without an init are an error that names them, and then
-// nothing is written.
+// so. Every rank must call it, with the same seed. Other seeds, and parameters
+// without an init, are errors that name them, and then nothing is written.
 func (m *Model) Init(ctx context.Context, seed uint64) error {
 	m.rank.mu.Lock()
 	defer m.rank.mu.Unlock()
@@ -25,12 +26,31 @@ func (m *Model) Init(ctx context.Context, seed uint64) error {
 		return fmt.Errorf("init of model %s: %d parameters have no init in the spec: %s; add `init` to them, or fill the shards with Update",
 			m.descriptor.Model, len(names), abridge(names))
 	}
+	if err := m.agreeOnSeed(ctx, seed); err != nil {
+		return err
+	}
 	m.clear()
 	for i := range m.buckets {
 		m.initBucket(&m.buckets[i], seed)
 	}
 	m.initialized = true
 	return m.settleCompute(ctx)
+}
+
+// agreeOnSeed returns the same error on every rank where one has another seed.
+func (m *Model) agreeOnSeed(ctx context.Context, seed uint64) error {
+	const bytes = 8
+	all := make([]byte, bytes*m.rank.Size())
+	if err := m.exchange(ctx, "the seed", all, binary.LittleEndian.AppendUint64(nil, seed)); err != nil {
+		return m.fail(fmt.Errorf("init: %w", err))
+	}
+	first := binary.LittleEndian.Uint64(all)
+	for r := range m.rank.Size() {
+		if other := binary.LittleEndian.Uint64(all[r*bytes:]); other != first {
+			return fmt.Errorf("init of model %s: rank 0 has the seed %d, rank %d has %d; pass the same on every rank", m.descriptor.Model, first, r, other)
+		}
+	}
+	return nil
 }
 
 func (m *Model) withoutInit() []string {

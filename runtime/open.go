@@ -126,7 +126,7 @@ const introductionBytes = 512
 func (m *Model) agree(ctx context.Context, failed error) error {
 	own := m.introduce(failed)
 	all := make([]byte, introductionBytes*m.rank.Size())
-	if err := m.exchange(ctx, all, own); err != nil {
+	if err := m.exchange(ctx, "the plan's hash", all, own); err != nil {
 		return errors.Join(failed, fmt.Errorf("opening: %w", err))
 	}
 	first := all[:introductionBytes]
@@ -158,8 +158,9 @@ func (m *Model) introduce(failed error) []byte {
 
 func introduced(b []byte) string { return string(bytes.TrimRight(b[1:], "\x00")) }
 
-// exchange gathers every rank's src into dst, through device memory.
-func (m *Model) exchange(ctx context.Context, dst, src []byte) error {
+// exchange gathers every rank's src into dst, through device memory. subject
+// says what it is, for errors.
+func (m *Model) exchange(ctx context.Context, subject string, dst, src []byte) error {
 	dev := m.rank.device
 	mem, err := dev.Alloc(int64(len(dst) + len(src)))
 	if err != nil {
@@ -168,7 +169,7 @@ func (m *Model) exchange(ctx context.Context, dst, src []byte) error {
 	from, to := mem.Slice(int64(len(dst)), int64(len(src))), mem.Slice(0, int64(len(dst)))
 	err = dev.Write(ctx, from, src)
 	if err == nil {
-		m.comm.AllGather("the plan's hash", to, from)
+		m.comm.AllGather(subject, to, from)
 		if err = m.comm.Synchronize(ctx, m.stream.Record()); err != nil {
 			m.comm.Abort(err)
 			_ = m.drain() // returns the same error, when nothing uses mem any more

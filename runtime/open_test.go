@@ -12,6 +12,8 @@ import (
 	"github.com/shardgen/shardgen/runtime/comm/fake"
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/device/cpu"
+	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/random"
 )
 
 func TestOpenRefusesRanksWithDifferentPlans(t *testing.T) {
@@ -255,4 +257,16 @@ func TestCloseWaitsForPeersThatReadItsMemory(t *testing.T) {
 			return m.Close()
 		})
 	}
+}
+
+func TestInitRefusesRanksWithDifferentSeeds(t *testing.T) {
+	ones := &random.Distribution{Kind: random.Ones}
+	tm := testModel{worlds: []int64{2}, blocks: []testBlock{{name: "b", params: []param{{name: "w", shape: []int64{9}, dtype: dtype.Float32, init: ones}}}}}
+	mustRun(t, 2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		err := m.Init(ctx, uint64(7+m.rank.Rank()))
+		if err == nil || !strings.Contains(err.Error(), "seed 7") || !strings.Contains(err.Error(), "rank 1 has 8") {
+			return fmt.Errorf("different seeds: %w", err)
+		}
+		return m.Init(ctx, 7)
+	})
 }

@@ -74,7 +74,8 @@ type Launcher interface {
 // first, as a *RankError. A rank that fails, panics (a *PanicError) or ends its
 // goroutine ends the others: their context is cancelled and their collectives
 // fail, both with its error. So does a rank that returns nil while others wait
-// for it in a collective. A rank that heeds neither keeps Run from returning.
+// for it in a collective. A rank that has not returned five seconds after that is
+// left behind, and named in the error.
 func Run(ctx context.Context, l Launcher, run func(context.Context, *Rank) error) error {
 	if ctx == nil || l == nil || run == nil {
 		return errors.New("run: the context, the launcher or the function is nil; all three are needed")
@@ -105,29 +106,78 @@ func (l LocalRanks) Launch(ctx context.Context, run func(context.Context, *Rank)
 	defer stop()
 
 	var first firstError
-	var wait sync.WaitGroup
+	returned := make(chan int, l.Ranks)
 	for r := range l.Ranks {
-		wait.Go(func() {
+		go func() {
 			err := errGone // stands where runRank does not return
 			defer func() {
 				if err != nil {
 					err = &RankError{Rank: r, Err: err}
-					first.set(err)
-				}
-				group.Leave(r, err)
-				if err != nil {
+					first.set(err) // before the others hear of it and fail in turn
 					cancel(err)
 				}
+				group.Leave(r, err)
+				returned <- r
 			}()
 			err = l.runRank(ctx, group.Communicator(r), run)
-		})
+		}()
 	}
-	wait.Wait()
+	if missing := awaitRanks(ctx, l.Ranks, returned); len(missing) > 0 {
+		return fmt.Errorf("%w; ranks %v have not returned within %v after it and are left behind", cmp.Or(first.get(), context.Cause(ctx)), missing, grace)
+	}
 	stop()
-	if err := group.Close(); first.err == nil {
-		return err
+	err = group.Close()
+	return cmp.Or(first.get(), err)
+}
+
+// grace is how long the others have to return once a rank failed or the context
+// was cancelled: their collectives have ended by then.
+const grace = 5 * time.Second
+
+// awaitRanks returns when all ranks have returned, or names those that have not
+// in time.
+func awaitRanks(ctx context.Context, n int, returned <-chan int) (missing []int) {
+	ended := ctx.Done()
+	var late <-chan time.Time
+	out := make([]bool, n)
+	for count := 0; count < n; {
+		select {
+		case r := <-returned:
+			out[r] = true
+			count++
+		case <-ended:
+			ended = nil
+			timer := time.NewTimer(grace)
+			defer timer.Stop()
+			late = timer.C
+		case <-late:
+			for r, ok := range out {
+				if !ok {
+					missing = append(missing, r)
+				}
+			}
+			return missing
+		}
 	}
-	return first.err
+	return nil
+}
+
+// firstError keeps the first of several errors.
+type firstError struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (f *firstError) set(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = cmp.Or(f.err, err)
+}
+
+func (f *firstError) get() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
 }
 
 // errGone is what happens to a rank when its function calls a test's FailNow.
@@ -158,11 +208,3 @@ func (l LocalRanks) device(rank int) (device.Device, error) {
 	}
 	return l.Device(rank)
 }
-
-// firstError keeps the first of several errors.
-type firstError struct {
-	once sync.Once
-	err  error
-}
-
-func (f *firstError) set(err error) { f.once.Do(func() { f.err = err }) }

@@ -176,3 +176,22 @@ func TestRanksNeedACommunicatorAndADevice(t *testing.T) {
 		t.Error("no device, no error")
 	}
 }
+
+func TestARankThatNeverReturnsIsLeftBehindAndNamed(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	start := time.Now()
+	err := Run(context.Background(), Local(2), func(_ context.Context, rank *Rank) error {
+		if rank.Rank() == 1 {
+			<-release
+			return nil
+		}
+		return errors.New("lost")
+	})
+	if err == nil || !strings.Contains(err.Error(), "lost") || !strings.Contains(err.Error(), "ranks [1] have not returned") {
+		t.Error(err)
+	}
+	if spent := time.Since(start); spent < grace || spent > grace+5*time.Second {
+		t.Errorf("after %v", spent)
+	}
+}

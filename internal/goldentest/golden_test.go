@@ -1,5 +1,3 @@
-// Package goldentest trains generated packages on ranks in one process and
-// compares every figure with what DeepSpeed and torch measured.
 package goldentest
 
 import (
