@@ -306,7 +306,7 @@ func TestGlob(t *testing.T) {
 		{"a*a", "a", false}, {"**", "x", true}, {"*aab", "aaab", true}, {"a*ab*b", "aabab", true}, {"", "", true}, {"", "a", false},
 		{"h.?", "h.1", false}, {"h.[1]", "h.1", false},
 	} {
-		if got := matchGlob(c.pattern, c.name); got != c.want {
+		if got := layout.Match(c.pattern, c.name); got != c.want {
 			t.Errorf("%q matches %q: %v", c.pattern, c.name, got)
 		}
 	}

@@ -1,7 +1,7 @@
 package plan
 
 import (
-	"strings"
+	"regexp"
 
 	"github.com/shardgen/shardgen/runtime/layout"
 	"github.com/shardgen/shardgen/runtime/random"
@@ -45,7 +45,7 @@ func (b *builder) applyOverride(rule *spec.Override, p *param) bool {
 	}
 	matches := int64(0)
 	for n := range p.block.count() {
-		if matchGlob(rule.Match.V, p.block.instance(p.name(), n)) {
+		if layout.Match(rule.Match.V, p.block.instance(p.name(), n)) {
 			matches++
 		}
 	}
@@ -66,14 +66,21 @@ func (b *builder) unmatched(rule *spec.Override) {
 	d := spec.Errorf(rule.Match.Pos, spec.CodeOverrideUnmatched, "%q matches no parameter that owns its storage", rule.Match.V)
 	for _, bl := range b.blocks {
 		for _, p := range bl.params {
-			if p.alias() && matchGlob(rule.Match.V, bl.instance(p.name(), 0)) {
+			if p.alias() && layout.Match(rule.Match.V, bl.instance(p.name(), 0)) {
 				b.fault(d.WithHint("%q is tied to %q: match the parameter that owns the storage", p.name(), p.spec.TiedTo.V))
 				return
 			}
 		}
 	}
-	b.fault(d.WithHint("`*` stands for any characters; names are matched whole, with the index in place of a placeholder"))
+	if free := placeholder.ReplaceAllString(rule.Match.V, "*"); free != rule.Match.V {
+		b.fault(d.WithHint("write %q: names are matched with the index in place of a placeholder, and `*` stands for any characters", free))
+		return
+	}
+	b.fault(d.WithHint("`*` stands for any characters; names are matched whole%s", b.didYouMean(rule.Match.V)))
 }
+
+// placeholder is what a pattern holds by mistake.
+var placeholder = regexp.MustCompile(`\{[A-Za-z_][A-Za-z0-9_]*\}`)
 
 func (s *ruleSet) add(rule *spec.Override) {
 	if rule.DType != nil {
@@ -103,24 +110,6 @@ func (s *ruleSet) list() []Rule {
 	add("trainable", s.trainable)
 	add("decay", s.decay)
 	return rules
-}
-
-// matchGlob reports whether the pattern, in which `*` stands for any
-// characters, matches the whole name.
-func matchGlob(pattern, name string) bool {
-	head, rest, starred := strings.Cut(pattern, "*")
-	if !starred {
-		return pattern == name
-	}
-	name, found := strings.CutPrefix(name, head)
-	for found {
-		head, rest, starred = strings.Cut(rest, "*")
-		if !starred {
-			return strings.HasSuffix(name, head)
-		}
-		_, name, found = strings.Cut(name, head)
-	}
-	return false
 }
 
 // decideValues settles dtype, shape, trainable, decay and init of every owner.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -108,8 +109,26 @@ func (b *builder) lookUp(p *param) *param {
 		}
 	}
 	b.fault(spec.Errorf(p.spec.TiedTo.Pos, spec.CodeTieMissing, "%q is tied to %q, which no block declares", p.name(), name).
-		WithHint("name the parameter that owns the storage, or declare it"))
+		WithHint("name the parameter that owns the storage, or declare it%s", b.didYouMean(name)))
 	return nil
+}
+
+// didYouMean suggests the parameter whose name is most like a name that was not
+// found, as the end of a hint; it may be the name behind a block's.
+func (b *builder) didYouMean(name string) string {
+	var names []string
+	for _, bl := range b.blocks {
+		for _, p := range bl.params {
+			if strings.HasSuffix(name, "."+p.name()) {
+				return fmt.Sprintf("; did you mean %q? A block's name is no part of its parameters' names", p.name())
+			}
+			names = append(names, p.name())
+		}
+	}
+	if nearest := spec.Nearest(name, names); nearest != "" {
+		return fmt.Sprintf("; did you mean %q?", nearest)
+	}
+	return ""
 }
 
 // followTies walks a chain of ties to its owner, or to a link whose owner is
@@ -166,7 +185,7 @@ func (b *builder) resolveUses() {
 	for _, bl := range b.blocks {
 		for _, use := range bl.spec.Uses {
 			owner := b.names[spec.Literal(use.V)]
-			if problem, fix := useProblem(bl, owner); problem != "" {
+			if problem, fix := b.useProblem(bl, use.V, owner); problem != "" {
 				b.fault(spec.Errorf(use.Pos, spec.CodeUsesInvalid, "block %q uses %q, %s", bl.spec.Name.V, use.V, problem).WithHint("%s", fix))
 				continue
 			}
@@ -177,10 +196,13 @@ func (b *builder) resolveUses() {
 }
 
 // useProblem says why a block cannot use a parameter, and what to do.
-func useProblem(bl *block, owner *param) (problem, fix string) {
+func (b *builder) useProblem(bl *block, name string, owner *param) (problem, fix string) {
+	if owner == nil {
+		owner = bl.byName[name] // its own, in another instance or in this one
+	}
 	switch {
 	case owner == nil:
-		return "which no block declares", "name a parameter of another block"
+		return "which no block declares", "name a parameter of another block" + b.didYouMean(name)
 	case owner.block == bl:
 		return "which is its own", "a block reads its own parameters without saying so: leave it out"
 	case owner.alias():

@@ -31,27 +31,47 @@ func (p *Plan) Table(out io.Writer, world int64) error {
 func (p *Plan) writeHead(out *strings.Builder, w int) {
 	t := p.totals(w)
 	world := &p.Worlds[w]
-	fmt.Fprintf(out, "%s: %s ranks, layout %s, align %d bytes\n",
-		p.Spec.Name.V, groupDigits(world.Ranks), p.Spec.Shard.Layout.V, p.Layout.AlignBytes)
-	fmt.Fprintf(out, "%s parameters (%s names), %s elements, %s, padding %.2g%%\n",
-		groupDigits(t.Params), groupDigits(int64(len(p.Params))), groupDigits(t.Numel), humanBytes(t.Bytes), t.PaddingPercent)
+	fmt.Fprintf(out, "%s: %s, layout %s, align %d bytes\n",
+		p.Spec.Name.V, counted(world.Ranks, "rank"), p.Spec.Shard.Layout.V, p.Layout.AlignBytes)
+	fmt.Fprintf(out, "%s (%s), %s, %s, padding %.2g%%\n",
+		counted(t.Params, "parameter"), counted(int64(len(p.Params)), "name"), counted(t.Numel, "element"), humanBytes(t.Bytes), t.PaddingPercent)
 	fmt.Fprintf(out, "hashes: model %s, layout %s, plan %s\n", p.Hashes.Model, world.Layout, world.Plan)
+}
+
+// counted is a number and what it counts, "1 rank" or "4 ranks".
+func counted(n int64, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return groupDigits(n) + " " + noun
 }
 
 func (p *Plan) writeKinds(out *strings.Builder) {
 	rows := [][]string{{"block", "Go type", "instances", "names", "own elements", "in all instances"}}
 	for i := range p.Kinds {
 		kind := &p.Layout.Kinds[i]
-		var each int64
-		for b := range kind.Buckets {
-			each += bucketNumel(&kind.Buckets[b])
-		}
+		names, each := declared(p.Kinds[i].Fields)
 		rows = append(rows, []string{
-			kind.Name, p.Kinds[i].GoName, groupDigits(kind.Count), strconv.Itoa(len(p.Kinds[i].Fields)),
+			kind.Name, p.Kinds[i].GoName, groupDigits(kind.Count), strconv.Itoa(names),
 			groupDigits(each), groupDigits(each * kind.Count),
 		})
 	}
 	writeRows(out, 2, rows)
+}
+
+// declared counts the names that a block declares, aliases too, and the elements
+// that it owns, shared ones too, so that the columns add up to the totals.
+func declared(fields []Field) (names int, elements int64) {
+	for i := range fields {
+		f := &fields[i]
+		if f.Own {
+			elements += f.Numel
+		}
+		if f.Own || f.Name != f.Owner { // else the block uses another's parameter under its name
+			names++
+		}
+	}
+	return names, elements
 }
 
 func (p *Plan) writeBuckets(out *strings.Builder, w int) {
