@@ -33,7 +33,9 @@ type Tensor[T dtype.Element] struct {
 	param      *parameter
 }
 
-// Host returns the elements in row-major order, without a copy. It panics with a
+// Host returns the elements in row-major order, without a copy. The slice is good
+// until the block's Release (the gradient's Reduce or Discard): then its memory is
+// used for something else, and after the model's Close it is gone. It panics with a
 // *StateError after release, and where the memory is not the host's: then
 // CopyTo reads it.
 func (t Tensor[T]) Host() []T {
