@@ -63,6 +63,8 @@ type builder struct {
 	names  map[string]*param // by expanded name
 	shared []*param          // owners used by more than one block, by first appearance
 	plan   *Plan
+
+	compared int // names that suggestions were looked for among
 }
 
 // block is a block of the spec with its parameters resolved.
@@ -80,11 +82,14 @@ type param struct {
 	target *param // what tied_to names; nil for an owner
 	local  bool   // the storage is in the same instance of the block
 	broken bool   // part of a cycle of ties
-	owner  *param // where the storage is; itself for an owner
-	shared bool   // of an owner: used by more than one block
-	goName string
-	rules  ruleSet
-	field  Field // of an owner
+	// An instance has the name of another parameter's: overrides and Go names
+	// that fit only one of the two are no faults of their own.
+	doubled bool
+	owner   *param // where the storage is; itself for an owner
+	shared  bool   // of an owner: used by more than one block
+	goName  string
+	rules   ruleSet
+	field   Field // of an owner
 
 	trainable, decay bool // of an owner
 	init             *random.Distribution

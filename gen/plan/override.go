@@ -53,6 +53,9 @@ func (b *builder) applyOverride(rule *spec.Override, p *param) bool {
 		return false
 	}
 	if matches < p.block.count() {
+		if p.doubled {
+			return true
+		}
 		b.fault(spec.Errorf(rule.Match.Pos, spec.CodeOverridePartial, "%q matches %d of the %d instances of %q",
 			rule.Match.V, matches, p.block.count(), p.name()).
 			WithHint("match all instances or none, or take the odd ones out of the repeat"))
@@ -116,7 +119,7 @@ func (s *ruleSet) list() []Rule {
 func (b *builder) decideValues() {
 	for _, bl := range b.blocks {
 		for _, p := range bl.params {
-			if !p.alias() {
+			if !p.alias() && !p.doubled {
 				b.decide(p)
 			}
 		}

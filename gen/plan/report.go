@@ -98,7 +98,7 @@ func (p *Plan) JSON(world int64, rank *int64) ([]byte, error) {
 		return nil, fmt.Errorf("world size %d is not planned, only %v", world, p.Layout.Worlds)
 	}
 	if rank != nil && (*rank < 0 || *rank >= world) {
-		return nil, fmt.Errorf("rank %d is not one of the %d ranks 0 to %d", *rank, world, world-1)
+		return nil, fmt.Errorf("rank %d is not from 0 to %d: the world size is %d", *rank, world-1, world)
 	}
 	r := p.report(w)
 	if rank != nil {

@@ -59,6 +59,9 @@ func (b *builder) declareParam(p *param) {
 	for n := range p.block.count() {
 		name := p.block.instance(p.name(), n)
 		first, found := b.names[name]
+		if found {
+			first.doubled, p.doubled = true, true
+		}
 		if first == p {
 			b.fault(spec.Errorf(p.spec.Name.Pos, spec.CodeDuplicateName, "every instance of block %q would declare %q", p.block.spec.Name.V, name).
 				WithHint("put `{%s}` into the name, or read the owner under its own name with `uses`", p.block.variable()))
@@ -113,13 +116,23 @@ func (b *builder) lookUp(p *param) *param {
 	return nil
 }
 
-// didYouMean suggests the parameter whose name is most like a name that was not
-// found, as the end of a hint; it may be the name behind a block's.
+// maxCompared bounds the names that suggestions are looked for among, so that a
+// spec of very many faults does not take minutes to refuse.
+const maxCompared = 1 << 16
+
+// didYouMean suggests the owner whose name is most like a name that was not
+// found, as the end of a hint; it may be the name behind its block's.
 func (b *builder) didYouMean(name string) string {
 	var names []string
 	for _, bl := range b.blocks {
+		if b.compared += len(bl.params); b.compared > maxCompared {
+			return ""
+		}
 		for _, p := range bl.params {
-			if strings.HasSuffix(name, "."+p.name()) {
+			if p.alias() {
+				continue
+			}
+			if name == bl.spec.Name.V+"."+p.name() {
 				return fmt.Sprintf("; did you mean %q? A block's name is no part of its parameters' names", p.name())
 			}
 			names = append(names, p.name())
@@ -224,7 +237,9 @@ func (b *builder) nameKinds() {
 		fields := map[string]string{}
 		for _, p := range bl.params {
 			p.goName = FieldName(bl.spec.Name.V, p.name())
-			b.claim(fields, p.goName, p.spec.Name, "parameter")
+			if !p.doubled {
+				b.claim(fields, p.goName, p.spec.Name, "parameter")
+			}
 		}
 		for _, use := range bl.spec.Uses {
 			b.claim(fields, FieldName(bl.spec.Name.V, use.V), use, "parameter")

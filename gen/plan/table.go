@@ -31,11 +31,30 @@ func (p *Plan) Table(out io.Writer, world int64) error {
 func (p *Plan) writeHead(out *strings.Builder, w int) {
 	t := p.totals(w)
 	world := &p.Worlds[w]
-	fmt.Fprintf(out, "%s: %s, layout %s, align %d bytes\n",
-		p.Spec.Name.V, counted(world.Ranks, "rank"), p.Spec.Shard.Layout.V, p.Layout.AlignBytes)
+	fmt.Fprintf(out, "%s: %s%s, layout %s, align %d bytes\n",
+		p.Spec.Name.V, counted(world.Ranks, "rank"), p.otherWorlds(world.Ranks), p.Spec.Shard.Layout.V, p.Layout.AlignBytes)
 	fmt.Fprintf(out, "%s (%s), %s, %s, padding %.2g%%\n",
 		counted(t.Params, "parameter"), counted(int64(len(p.Params)), "name"), counted(t.Numel, "element"), humanBytes(t.Bytes), t.PaddingPercent)
 	fmt.Fprintf(out, "hashes: model %s, layout %s, plan %s\n", p.Hashes.Model, world.Layout, world.Plan)
+}
+
+// otherWorlds says in brackets what else may be shown, where the spec lists
+// other world sizes than the given one.
+func (p *Plan) otherWorlds(shown int64) string {
+	var listed []string
+	others, among := false, false
+	for _, w := range p.Spec.Topology.Worlds {
+		listed = append(listed, groupDigits(w.V))
+		others, among = others || w.V != shown, among || w.V == shown
+	}
+	switch all := strings.Join(listed, ", "); {
+	case !others:
+		return ""
+	case among:
+		return fmt.Sprintf(" (of worlds %s; --world N shows another)", all)
+	default:
+		return fmt.Sprintf(" (the spec lists %s)", all)
+	}
 }
 
 // counted is a number and what it counts, "1 rank" or "4 ranks".

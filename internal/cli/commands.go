@@ -20,9 +20,10 @@ func specCommands() []*command {
 			name: "generate", args: "SPEC...", minimum: 1, maximum: -1, run: runGenerate,
 			flags:   []taken{{name: "out", value: "DIR", usage: "folder of the package"}, {name: "cuda"}, {name: "verbose"}, {name: "json"}},
 			summary: "writes the package of each spec: Go, and CUDA source",
-			detail: "--out names the folder of the package. The default is generated/PACKAGE beside\n" +
-				"the go.mod above the spec; under go generate it is ./PACKAGE, or the current folder\n" +
-				"where the file with the directive is of that package already.\n\n" +
+			detail: "--out names the folder of the package. Under go generate the default is ./PACKAGE,\n" +
+				"or the current folder where the file with the directive is of that package already;\n" +
+				"elsewhere it is the folder that holds the package already, PACKAGE beside the spec or\n" +
+				"the spec's own, else generated/PACKAGE beside the go.mod above the spec.\n\n" +
 				"--cuda auto writes CUDA source beside the Go files: zz_layout.cuh and zz_kernels.cu.\n" +
 				"--cuda off leaves it out, and removes what was written. --cuda require is refused: a\n" +
 				"compiled fatbin is not built yet.\n\n" +

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/shardgen/shardgen/gen/output"
@@ -15,8 +16,9 @@ import (
 
 // packageFolder returns the folder of the package that a spec gives: --out, or
 // under go generate the folder of the package's own name or the current one, or
-// generated/PACKAGE beside the go.mod above the spec.
-func (c *call) packageFolder(specPath, pkg string) (string, error) {
+// what defaultFolder says. origin is what the package's files name as their
+// source.
+func (c *call) packageFolder(specPath, pkg, origin string) (string, error) {
 	switch {
 	case c.options.out != "":
 		return filepath.Clean(c.options.out), nil
@@ -25,11 +27,51 @@ func (c *call) packageFolder(specPath, pkg string) (string, error) {
 	case os.Getenv("GOFILE") != "" && os.Getenv("GOPACKAGE") != "":
 		return pkg, nil
 	}
-	root, err := moduleRoot(filepath.Dir(specPath))
-	if err != nil {
+	return defaultFolder(specPath, pkg, origin)
+}
+
+// defaultFolder returns the folder that holds the package already: beside the
+// spec, where go generate puts it, or generated/PACKAGE beside the go.mod above
+// the spec, which is also the place of a new package. Of two packages a trainer
+// imports one and the other would grow stale, so two are refused.
+func defaultFolder(specPath, pkg, origin string) (string, error) {
+	beside := filepath.Dir(specPath)
+	candidates := []string{filepath.Join(beside, pkg), beside}
+	root, err := moduleRoot(beside)
+	central := relative(filepath.Join(root, "generated", pkg))
+	if err == nil {
+		candidates = append(candidates, central)
+	}
+	var found []string
+	for _, folder := range candidates {
+		known := slices.ContainsFunc(found, func(other string) bool { return sameFile(folder, other) })
+		if !known && holdsPackage(folder, pkg, origin) {
+			found = append(found, folder)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return "", fmt.Errorf("%s: its package is in more than one folder, %s: name the one that is imported with --out, or remove the others",
+			specPath, strings.Join(found, " and "))
+	case err != nil:
 		return "", fmt.Errorf("%s: %w: run \"go mod init\" in the module's folder, or name the package's folder with --out", specPath, err)
 	}
-	return relative(filepath.Join(root, "generated", pkg)), nil
+	return central, nil
+}
+
+// holdsPackage tells whether a folder has Go files of the package that were
+// generated from the spec that origin names. One that can't be read holds none:
+// writing to it says why.
+func holdsPackage(folder, pkg, origin string) bool {
+	earlier, err := (&output.Set{Origin: origin}).Check(folder) // with no files of its own, all of an earlier run are left over
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(earlier.Changes, func(c output.Change) bool {
+		return strings.HasSuffix(c.Name, ".go") && packageOf(folder, c.Name) == pkg
+	})
 }
 
 var errNoModule = errors.New("no folder above it has a go.mod")

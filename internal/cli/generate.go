@@ -163,7 +163,7 @@ func (c *call) product(path string) (product, error) {
 	if err != nil {
 		return product{}, err
 	}
-	folder, err := c.packageFolder(path, p.Spec.Package.V)
+	folder, err := c.packageFolder(path, p.Spec.Package.V, goemit.Origin(p))
 	if err != nil {
 		return product{}, err
 	}

@@ -24,7 +24,7 @@ func runPlan(c *call) error {
 		world = c.options.worlds[0]
 	}
 	if rank := c.options.rank; rank != nil && *rank >= world {
-		return c.withUsage(usageErrorf("flag --rank: rank %d is not one of the %d ranks 0 to %d", *rank, world, world-1))
+		return c.withUsage(usageErrorf("flag --rank: rank %d is not below the world size, which is %d: ask for a larger one with --world", *rank, world))
 	}
 	return c.long("planning "+c.args[0], func() error {
 		p, faults := plan.Build(m, world)
