@@ -18,7 +18,7 @@ func TestHintsNameWhatWasMeant(t *testing.T) {
 		{"the block's name before it", "  - name: tail\n    params: [{name: x, tied_to: embed.tok.weight}]\n", `A block's name is no part`},
 		{"a misspelt use", "  - name: tail\n    uses: [tok.weigth]\n    params: [{name: x, shape: [1]}]\n", `did you mean "tok.weight"?`},
 		{"its own parameter", "  - name: \"g.{i}\"\n    repeat: {i: 2}\n    uses: [\"g.{i}.w\"]\n    params: [{name: \"g.{i}.w\", shape: [2]}]\n", "which is its own"},
-		{"nothing like it", "  - name: tail\n    params: [{name: tied.weight, tied_to: tyed.weight}]\n", "or declare it\n"},
+		{"an alias itself", "  - name: tail\n    params: [{name: decoder.bias, tied_to: decoder.bais}]\n", "or declare it\n"},
 		{"what only looks like a block's name", "  - name: tail\n    params: [{name: x, tied_to: other.tok.weight}]\n", "or declare it\n"},
 		{"a placeholder in a pattern", layer + "overrides:\n  - {match: \"h.{i}.w\", decay: false}\n", `write "h.*.w"`},
 	} {
