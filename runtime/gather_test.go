@@ -20,6 +20,9 @@ func TestGatherIsExactOnDirtyMemoryAtEveryWorldSize(t *testing.T) {
 	d := tm.descriptor(t)
 	for _, n := range tm.worlds {
 		mustRun(t, int(n), d, func(ctx context.Context, m *Model) error {
+			if mem := m.Memory(); mem.AllocatedBytes != mem.PeakBytes || mem.PeakBytes == 0 {
+				return fmt.Errorf("planned and allocated memory differ: %+v", mem)
+			}
 			if err := fill(ctx, m); err != nil {
 				return err
 			}
@@ -381,4 +384,36 @@ func TestASlotIsNotTakenFromReadersOnTheComputeStream(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestRanksMayReleaseInAnotherOrder(t *testing.T) {
+	tm := testModel{worlds: []int64{2}, maxLive: 3, prefetch: 2, blocks: []testBlock{{name: "h.{i}", count: 6, params: []param{f32("h.{i}.w", 9)}}}}
+	mustRun(t, 2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := fill(ctx, m); err != nil {
+			return err
+		}
+		p := m.Forward(ctx)
+		var held [3]Block
+		for i := range held {
+			var err error
+			if held[i], err = p.Gather(0, i); err != nil {
+				return err
+			}
+		}
+		first := m.rank.Rank()
+		held[first].Release()
+		held[1-first].Release()
+		held[2].Release()
+		for i := 3; i < 6; i++ {
+			b, err := p.Gather(0, i)
+			if err != nil {
+				return err
+			}
+			if err := expect(Param[float32](b, 0, 0, 0)); err != nil {
+				return err
+			}
+			b.Release()
+		}
+		return p.End()
+	})
 }

@@ -160,9 +160,10 @@ func (m *Model) prefetch() {
 			return
 		}
 		b := &m.blocks[next]
-		if s := &m.slots[b.slot]; s.holder == b || len(s.users) == 0 {
-			m.fetch(b)
+		if s := &m.slots[b.slot]; s.holder != b && len(s.users) > 0 {
+			return // so that gathers start in the pass's order, whatever is released first
 		}
+		m.fetch(b)
 	}
 }
 

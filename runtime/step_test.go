@@ -451,3 +451,65 @@ func TestPatternsThatMatchNothingFreezeNothing(t *testing.T) {
 		return nil
 	})
 }
+
+// stepped returns the values of w after the steps, on one rank.
+func stepped(t *testing.T, steps func(context.Context, *Model) error) []float32 {
+	t.Helper()
+	tm := testModel{worlds: []int64{1}, optimizer: layout.Optimizer{Masters: true, Moments: 2}, blocks: []testBlock{{name: "b", params: []param{f32("w", 7), f32("unused", 3)}}}}
+	var out []float32
+	mustRun(t, 1, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := fill(ctx, m); err != nil {
+			return err
+		}
+		if err := steps(ctx, m); err != nil {
+			return err
+		}
+		p := m.Eval(ctx)
+		b, err := p.Gather(0, 0)
+		if err != nil {
+			return err
+		}
+		out = append(out, Param[float32](b, 0, 0, 0).Host()...)
+		b.Release()
+		return p.End()
+	})
+	return out
+}
+
+func oneStep(ctx context.Context, m *Model, scale float32, o optim.AdamW) (StepResult, error) {
+	if err := backwardOnce(ctx, m, scale); err != nil {
+		return StepResult{}, err
+	}
+	return m.StepAdamW(ctx, o)
+}
+
+func TestAStepAfterSkippedOnesIsAFirstStep(t *testing.T) {
+	o := optim.AdamW{LR: 0.1, WeightDecay: 0.1}
+	fresh := stepped(t, func(ctx context.Context, m *Model) error { _, err := oneStep(ctx, m, 1, o); return err })
+	after := stepped(t, func(ctx context.Context, m *Model) error {
+		for _, bad := range []float64{math.NaN(), math.Inf(1)} {
+			if res, err := oneStep(ctx, m, float32(bad), o); err != nil || !res.Skipped {
+				return fmt.Errorf("step over %v: %+v, %w", bad, res, err)
+			}
+		}
+		_, err := oneStep(ctx, m, 1, o)
+		return err
+	})
+	if fmt.Sprint(fresh) != fmt.Sprint(after) {
+		t.Errorf("after skipped steps %v, want %v", after, fresh)
+	}
+}
+
+func TestALossScaleChangesNothingButTheRange(t *testing.T) {
+	plain := optim.AdamW{LR: 0.1, ClipNorm: 0.5, Eps: 0.1}
+	scaled := plain
+	scaled.LossScale = 8
+	want := stepped(t, func(ctx context.Context, m *Model) error { _, err := oneStep(ctx, m, 1, plain); return err })
+	got := stepped(t, func(ctx context.Context, m *Model) error { _, err := oneStep(ctx, m, 8, scaled); return err })
+	unclipped := plain
+	unclipped.ClipNorm = 0
+	other := stepped(t, func(ctx context.Context, m *Model) error { _, err := oneStep(ctx, m, 1, unclipped); return err })
+	if fmt.Sprint(got) != fmt.Sprint(want) || fmt.Sprint(want) == fmt.Sprint(other) {
+		t.Errorf("with a loss scale %v, without %v, without clipping %v", got, want, other)
+	}
+}
