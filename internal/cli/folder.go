@@ -137,7 +137,7 @@ func otherPackage(p product) error {
 	}
 	for _, entry := range entries {
 		file := entry.Name()
-		if strings.HasPrefix(file, output.Prefix) || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+		if !entry.Type().IsRegular() || strings.HasPrefix(file, output.Prefix) || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
 			continue
 		}
 		if name := packageOf(p.folder, file); name != "" && name != p.name {

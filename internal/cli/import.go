@@ -89,6 +89,9 @@ func (in *inputs) close() {
 }
 
 func (in *inputs) add(path string) error {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		return fmt.Errorf("%s is not a regular file: import reads files whose size is known", path)
+	}
 	file, err := openFile(path)
 	if err != nil {
 		return err
