@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/layout"
 )
 
@@ -14,6 +15,7 @@ type Descriptor struct {
 	ModelHash string // hexadecimal
 	Worlds    []World
 	Layout    layout.Model
+	Code      device.Code // kernels for GPUs
 }
 
 // World is what the planner computed for one world size of Layout.Worlds.

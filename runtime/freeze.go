@@ -56,6 +56,7 @@ func (m *Model) setFrozen(operation string, frozen bool, patterns []string) erro
 			return fmt.Errorf("%s: no trainable parameter of model %s matches %q", operation, m.descriptor.Model, p)
 		}
 	}
+	m.did(freezeAct(frozen), newDigest.texts(patterns).detail())
 	for i := range m.buckets {
 		if b := &m.buckets[i]; b.layout.Trainable {
 			m.freezeBucket(b, frozen, patterns)
@@ -65,11 +66,18 @@ func (m *Model) setFrozen(operation string, frozen bool, patterns []string) erro
 		if r := &m.ranges[i]; r.frozen != frozen && matchAny(patterns, r.name) {
 			r.frozen = frozen
 			if !frozen && r.bucket.summed {
-				m.compute.Zero(r.state.Grad)
+				m.kernels.Zero(m.compute, r.state.Grad)
 			}
 		}
 	}
 	return nil
+}
+
+func freezeAct(frozen bool) act {
+	if frozen {
+		return actFreeze
+	}
+	return actUnfreeze
 }
 
 func (m *Model) anyTrainable(pattern string) bool {

@@ -33,7 +33,7 @@ type gradBuffer struct {
 	lease lease
 	state bufferState
 	block *block       // whose gradients it has
-	done  device.Event // behind the last reduction, on the group's stream
+	done  device.Event // behind the last reduction, on the reduce stream
 }
 
 func (m *Model) buildGradBuffers() {
@@ -142,7 +142,7 @@ func (m *Model) handOut(position, buffer int) (Grads, error) {
 			return Grads{}, err
 		}
 	}
-	m.compute.Zero(g.lease.memory.Slice(0, b.gradBytes))
+	m.kernels.Zero(m.compute, g.lease.memory.Slice(0, b.gradBytes))
 	if m.onHost() { // the trainer's goroutine writes next
 		if err := m.settleCompute(m.pass.ctx); err != nil {
 			return Grads{}, err
@@ -173,12 +173,13 @@ func (m *Model) reduced(g *gradBuffer) error {
 // before.
 func (g Grads) Reduce() {
 	g.giveBack("reduce", func(m *Model, b *block, buffer *gradBuffer) {
-		m.stream.Wait(m.compute.Record())
+		m.reductions.Wait(m.compute.Record())
 		for i := range b.grads {
 			own := m.gradBucket(b, &b.grads[i])
 			m.reduce(own, buffer.lease.memory.Slice(b.grads[i].Offset, own.place.GatheredBytes))
 		}
-		buffer.done = m.stream.Record()
+		buffer.done = m.reductions.Record()
+		m.did(actReduce, uint32(b.position))
 		buffer.state = bufferReducing
 	})
 }
@@ -186,7 +187,10 @@ func (g Grads) Reduce() {
 // Discard gives the gradients back without reducing them. Every rank must
 // discard what another does.
 func (g Grads) Discard() {
-	g.giveBack("discard", func(_ *Model, _ *block, buffer *gradBuffer) { buffer.state = bufferFree })
+	g.giveBack("discard", func(m *Model, b *block, buffer *gradBuffer) {
+		buffer.state = bufferFree
+		m.did(actDiscard, uint32(b.position))
+	})
 }
 
 func (g Grads) giveBack(operation string, do func(*Model, *block, *gradBuffer)) {
@@ -206,7 +210,7 @@ func (g Grads) giveBack(operation string, do func(*Model, *block, *gradBuffer)) 
 	do(g.m, b, buffer)
 }
 
-// reduce puts the reduction of one bucket's gradient on the group's stream:
+// reduce puts the reduction of one bucket's gradient on the reduce stream:
 // cast to the wire type, reduce-scatter, divide and accumulate.
 func (m *Model) reduce(b *bucket, full device.Memory) {
 	if full.Bytes() == 0 || b.frozen == len(b.layout.Params) {
@@ -217,12 +221,12 @@ func (m *Model) reduce(b *bucket, full device.Memory) {
 	if b.wire != b.layout.DType {
 		elements := n * int64(m.comm.Size())
 		cast := staging.Slice(0, elements*b.wire.Bytes())
-		m.stream.Cast(cast, b.wire, full, b.layout.DType, elements)
+		m.kernels.Cast(m.reductions, cast, b.wire, full, b.layout.DType, elements)
 		full = cast
 	}
 	part := staging.Slice(m.place.WireFull, n*b.wire.Bytes())
 	m.comm.ReduceScatter(b.name, part, full, b.wire)
-	m.stream.Accumulate(b.grad, b.gradType, part, b.wire, n, m.divideBy, !b.summed)
+	m.kernels.Accumulate(m.reductions, b.grad, b.gradType, part, b.wire, n, m.divideBy, !b.summed)
 	b.summed = true
 	m.stats.Reductions++
 	m.stats.ReducedBytes += full.Bytes() - part.Bytes()
@@ -253,11 +257,22 @@ func (m *Model) ZeroGrad() error {
 	if err := m.idle(context.Background(), "zeroing gradients"); err != nil {
 		return err
 	}
+	m.did(actZeroGrad, 0)
 	m.forgetGrads()
 	return nil
 }
 
+// gradsWhole returns an error where a backward pass has failed after some of its
+// gradients were reduced: what there is of a sum is good for nothing.
+func (m *Model) gradsWhole(operation string) error {
+	if m.spoiled {
+		return m.misuse(operation, "the last backward pass failed, so its gradients are incomplete", "call ZeroGrad and make the pass again")
+	}
+	return nil
+}
+
 func (m *Model) forgetGrads() {
+	m.spoiled = false
 	for i := range m.buckets {
 		m.buckets[i].summed = false
 	}
@@ -267,7 +282,7 @@ func (m *Model) forgetGrads() {
 func (m *Model) completeGrads() {
 	for i := range m.buckets {
 		if b := &m.buckets[i]; b.layout.Trainable && !b.summed {
-			m.compute.Zero(b.grad)
+			m.kernels.Zero(m.compute, b.grad)
 			b.summed = true
 		}
 	}

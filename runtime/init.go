@@ -29,6 +29,7 @@ func (m *Model) Init(ctx context.Context, seed uint64) error {
 	if err := m.agreeOnSeed(ctx, seed); err != nil {
 		return err
 	}
+	m.did(actInit, 0)
 	m.clear()
 	for i := range m.buckets {
 		m.initBucket(&m.buckets[i], seed)
@@ -80,7 +81,7 @@ func (m *Model) clear() {
 	for r := range layout.Slots {
 		for _, mem := range m.arenas[r] {
 			if mem.Bytes() > 0 {
-				m.compute.Zero(mem)
+				m.kernels.Zero(m.compute, mem)
 			}
 		}
 	}
@@ -93,7 +94,6 @@ func (m *Model) clear() {
 // initBucket fills the rank's part of a bucket: the master, where there is one,
 // and from it the low-precision shard, which so is the rounded master.
 func (m *Model) initBucket(b *bucket, seed uint64) {
-	s := m.compute
 	for seg := range b.layout.Segments(b.place.ShardElements, int64(m.rank.Rank())) {
 		p := &b.layout.Params[seg.Param]
 		values := random.NewStream(seed, b.params[seg.Param].name())
@@ -101,7 +101,7 @@ func (m *Model) initBucket(b *bucket, seed uint64) {
 		if b.master.Bytes() > 0 {
 			mem, t = b.master, b.gradType
 		}
-		s.Fill(mem.Slice(seg.ShardOffset*t.Bytes(), seg.Len*t.Bytes()), t, p.Init, values, seg.ParamOffset, seg.Len)
+		m.kernels.Fill(m.compute, mem.Slice(seg.ShardOffset*t.Bytes(), seg.Len*t.Bytes()), t, p.Init, values, seg.ParamOffset, seg.Len)
 	}
 	m.refresh(b)
 }
@@ -109,6 +109,6 @@ func (m *Model) initBucket(b *bucket, seed uint64) {
 // refresh writes the low-precision shard from the master.
 func (m *Model) refresh(b *bucket) {
 	if b.master.Bytes() > 0 {
-		m.compute.Cast(b.shard, b.layout.DType, b.master, b.gradType, b.place.ShardElements)
+		m.kernels.Cast(m.compute, b.shard, b.layout.DType, b.master, b.gradType, b.place.ShardElements)
 	}
 }

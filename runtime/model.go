@@ -10,23 +10,25 @@ import (
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/layout"
-	"github.com/shardgen/shardgen/runtime/optim"
 )
 
 // Model is one rank's part of a sharded model.
 type Model struct {
-	rank        *Rank
-	descriptor  *Descriptor
-	world       int // index in the plan's worlds
-	place       *layout.Placement
-	divideBy    float64
-	comm        comm.Communicator
-	stream      device.Stream // the communicator's: collectives, and what prepares and ends them
-	compute     device.Stream // what the trainer's kernels and the optimizer run on
-	arenas      arenas
-	scratch     device.Memory      // the gradient norm, for the ranks to add up
-	scratchHost [scratchBytes]byte // the same
-	norm        optim.Norm         // this rank's part; a field, so that handing it to a stream allocates nothing
+	rank       *Rank
+	descriptor *Descriptor
+	ordinal    uint16 // counts the models opened on the rank
+	world      int    // index in the plan's worlds
+	place      *layout.Placement
+	divideBy   float64
+	comm       comm.Communicator
+	gathers    device.Stream // the communicator's, for all-gathers
+	reductions device.Stream // the communicator's, for reduce-scatters and what prepares and ends them; may be the same
+	compute    device.Stream // what the trainer's kernels and the optimizer run on
+	kernels    device.Kernels
+	arenas     arenas
+	sums       device.Memory          // what the ranks add up in a step
+	sumsHost   [layout.SumsBytes]byte // the same
+	partials   device.Memory          // room for a norm's partial sums
 
 	kindStart   []int   // position of each kind's first instance
 	blocks      []block // by position
@@ -37,6 +39,7 @@ type Model struct {
 	ranges      []stepRange // what an optimizer step walks over
 
 	initialized bool
+	spoiled     bool // a backward pass failed after it had reduced some gradients
 	closed      bool
 	err         error  // why the model can't be used any more
 	visit       string // "update" or "inspection" while the function of one runs, else empty
@@ -190,8 +193,9 @@ func (m *Model) buildUses() {
 
 // Close frees the model's memory. It may be called more than once. A pass that
 // is open is ended first: collectives that have started are waited for, since
-// peers read this rank's memory, until their deadline at the latest. It is an
-// error while Update or Inspect runs.
+// peers read this rank's memory, for five seconds. If the peers have not come to
+// them by then, the group is aborted: this rank will not come to what they wait
+// for. It is an error while Update or Inspect runs.
 func (m *Model) Close() error {
 	m.rank.mu.Lock()
 	defer m.rank.mu.Unlock()
@@ -202,8 +206,12 @@ func (m *Model) Close() error {
 		return m.misuse("close", "its "+m.visit+" is running", "close it when that has returned")
 	}
 	m.closed = true
+	var err error
+	if m.pass.open {
+		err = m.leavePass()
+	}
 	m.revokeAll()
-	err := m.drain()
+	err = cmp.Or(err, m.drain())
 	if m.err != nil { // the call that met it has returned it
 		err = nil
 	}
@@ -211,12 +219,26 @@ func (m *Model) Close() error {
 	return errors.Join(err, m.free())
 }
 
-// drain waits until both streams have passed, or dropped, all work of this
+// leavePass gives peers some time to come to the collectives that this rank has
+// started in a pass, and aborts the group if they don't.
+func (m *Model) leavePass() error {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	err := m.synchronize(ctx)
+	if ctx.Err() == nil {
+		return err
+	}
+	err = m.misuse("close", "a "+m.pass.kind.String()+" is open, and other ranks have not come to its collectives", "end passes on every rank")
+	m.comm.Abort(err)
+	return err
+}
+
+// drain waits until all streams have passed, or dropped, all work of this
 // model: they and the peers read and write the arenas until then. The
 // collectives' own deadline bounds it.
 func (m *Model) drain() error {
 	ctx := context.Background()
-	err := m.comm.Synchronize(ctx, m.stream.Record())
+	err := m.synchronize(ctx)
 	return cmp.Or(err, m.compute.Synchronize(ctx, m.compute.Record()))
 }
 
@@ -267,13 +289,22 @@ func (m *Model) fail(err error) error {
 	return m.err
 }
 
-// settle waits until the group's stream has done all work so far, the last of
+// settle waits until the group's streams have done all work so far, the last of
 // which is what subject says.
 func (m *Model) settle(ctx context.Context, subject string) error {
-	if err := m.comm.Synchronize(ctx, m.stream.Record()); err != nil {
+	if err := m.synchronize(ctx); err != nil {
 		return m.fail(fmt.Errorf("%s: %w", subject, err))
 	}
 	return nil
+}
+
+// synchronize waits for the group's streams.
+func (m *Model) synchronize(ctx context.Context) error {
+	err := m.comm.Synchronize(ctx, m.gathers.Record())
+	if err == nil && m.reductions != m.gathers {
+		err = m.comm.Synchronize(ctx, m.reductions.Record())
+	}
+	return err
 }
 
 // settleCompute waits until the compute stream has done all work so far.

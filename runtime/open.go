@@ -19,10 +19,7 @@ type Options struct{}
 type arenas [len(roleCount)][int(dtype.Bool) + 1]device.Memory
 
 // roleCount has as many elements as there are roles.
-var roleCount [int(layout.Staging) + 1]struct{}
-
-// scratchBytes holds a gradient norm: a sum and a count, each an f64.
-const scratchBytes = 16
+var roleCount [int(layout.Scratch) + 1]struct{}
 
 // Open allocates a model's memory on a rank and makes sure that all ranks of
 // its communicator run the same plan. Every rank of the communicator must call
@@ -34,8 +31,13 @@ func Open(ctx context.Context, rank *Rank, d *Descriptor, _ Options) (*Model, er
 	}
 	rank.mu.Lock()
 	defer rank.mu.Unlock()
-	m := &Model{rank: rank, descriptor: d, comm: rank.comm, stream: rank.comm.Stream(), compute: rank.stream}
-	if err := m.agree(ctx, m.prepare()); err != nil {
+	m := &Model{
+		rank: rank, descriptor: d, comm: rank.comm, compute: rank.stream,
+		gathers: rank.comm.GatherStream(), reductions: rank.comm.ReduceStream(),
+	}
+	m.ordinal = rank.models
+	rank.models++
+	if err := m.introduceAll(ctx, m.prepare()); err != nil {
 		_ = m.drain() // err says it already
 		return nil, errors.Join(fmt.Errorf("model %s: %w", d.Model, err), m.free())
 	}
@@ -56,6 +58,9 @@ func (m *Model) prepare() error {
 		return err
 	}
 	m.divideBy = m.descriptor.divisor(m.world)
+	if m.kernels, err = m.rank.device.Load(m.descriptor.Code); err != nil {
+		return fmt.Errorf("loading its kernels on %s: %w", m.rank.device.Name(), err)
+	}
 	return m.allocate()
 }
 
@@ -87,20 +92,22 @@ func (m *Model) allocate() error {
 		}
 		m.arenas[a.Role][a.DType] = mem
 		if a.Role.Rest() {
-			m.compute.Zero(mem) // Init or Update waits for it
+			m.kernels.Zero(m.compute, mem) // Init or Update waits for it
 		}
 	}
-	scratch, err := m.rank.device.Alloc(scratchBytes)
-	if err != nil {
-		return fmt.Errorf("allocating %d bytes for norms: %w", scratchBytes, err)
-	}
-	m.scratch = scratch
+	scratch := m.arenas[layout.Scratch][dtype.Invalid]
+	m.sums = scratch.Slice(0, layout.SumsBytes)
+	m.partials = scratch.Slice(m.descriptor.Layout.PartialsStart(), m.place.Partials)
 	return nil
 }
 
-// free gives all memory back.
+// free gives all memory back, and the kernels.
 func (m *Model) free() error {
 	var errs []error
+	if m.kernels != nil {
+		errs = append(errs, m.kernels.Close())
+		m.kernels = nil
+	}
 	for r := range m.arenas {
 		for t := range m.arenas[r] {
 			if m.arenas[r][t].Bytes() > 0 {
@@ -108,10 +115,6 @@ func (m *Model) free() error {
 				m.arenas[r][t] = device.Memory{}
 			}
 		}
-	}
-	if m.scratch.Bytes() > 0 {
-		errs = append(errs, m.rank.device.Free(m.scratch))
-		m.scratch = device.Memory{}
 	}
 	return errors.Join(errs...)
 }
@@ -121,9 +124,9 @@ func (m *Model) free() error {
 // model's name; cut to fit, padded with zeros.
 const introductionBytes = 512
 
-// agree exchanges introductions and returns the same error on every rank where
+// introduceAll exchanges introductions and returns the same error on every rank where
 // one failed to prepare or has another plan.
-func (m *Model) agree(ctx context.Context, failed error) error {
+func (m *Model) introduceAll(ctx context.Context, failed error) error {
 	own := m.introduce(failed)
 	all := make([]byte, introductionBytes*m.rank.Size())
 	if err := m.exchange(ctx, "the plan's hash", all, own); err != nil {
@@ -170,7 +173,7 @@ func (m *Model) exchange(ctx context.Context, subject string, dst, src []byte) e
 	err = dev.Write(ctx, from, src)
 	if err == nil {
 		m.comm.AllGather(subject, to, from)
-		if err = m.comm.Synchronize(ctx, m.stream.Record()); err != nil {
+		if err = m.comm.Synchronize(ctx, m.gathers.Record()); err != nil {
 			m.comm.Abort(err)
 			_ = m.drain() // returns the same error, when nothing uses mem any more
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -19,6 +20,16 @@ const (
 var passNames = [...]string{forward: "forward pass", eval: "evaluation pass", backward: "backward pass"}
 
 func (k passKind) String() string { return passNames[k] }
+
+func (k passKind) act() act {
+	switch k {
+	case eval:
+		return actEval
+	case backward:
+		return actBackward
+	}
+	return actForward
+}
 
 // step returns the direction in which the pass goes through the positions.
 func (k passKind) step() int {
@@ -57,9 +68,14 @@ func (m *Model) Backward(ctx context.Context) Pass { return m.openPass(ctx, back
 func (m *Model) openPass(ctx context.Context, kind passKind) Pass {
 	m.rank.mu.Lock()
 	defer m.rank.mu.Unlock()
-	if err := m.ready(ctx, kind.String()); err != nil {
+	err := m.ready(ctx, kind.String())
+	if err == nil && kind == backward {
+		err = m.gradsWhole(kind.String())
+	}
+	if err != nil {
 		return Pass{m: m, refuse: err}
 	}
+	m.did(kind.act(), 0)
 	m.pass = passState{number: m.pass.number + 1, open: true, kind: kind, ctx: ctx, cursor: -1}
 	return Pass{m: m, number: m.pass.number}
 }
@@ -162,6 +178,7 @@ func (m *Model) endPass() error {
 	}
 	ctx := m.pass.ctx
 	m.pass.open, m.pass.ctx = false, nil
+	m.spoiled = m.spoiled || err != nil && m.pass.kind == backward && m.anySummed()
 	if m.err == nil {
 		settled := m.settle(ctx, m.pass.kind.String())
 		if err == nil {
@@ -170,6 +187,10 @@ func (m *Model) endPass() error {
 	}
 	m.revokeAll()
 	return err
+}
+
+func (m *Model) anySummed() bool {
+	return slices.ContainsFunc(m.buckets, func(b bucket) bool { return b.summed })
 }
 
 // leftOver names what a trainer forgot to give back.

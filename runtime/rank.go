@@ -22,6 +22,9 @@ type Rank struct {
 	device device.Device
 	stream device.Stream // models opened from now on compute on it
 	own    device.Stream // the one that NewRank made
+
+	models  uint16  // opened so far
+	history history // what all of them did
 }
 
 // NewRank joins a communicator and a device. The rank's own work (filling,

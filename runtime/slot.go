@@ -21,7 +21,7 @@ type Block struct {
 // which buckets are gathered, and out of which they are released.
 type residence struct {
 	state   State
-	done    device.Event // behind the gather, on the group's stream
+	done    device.Event // behind the gather, on the gather stream
 	readers device.Event // behind the last reader, on the compute stream
 }
 
@@ -58,6 +58,7 @@ func (m *Model) demand(position int) (Block, error) {
 		return Block{}, m.slotTaken(b, s.holder)
 	}
 	m.pass.cursor = position
+	m.did(actGather, uint32(position))
 	m.fetch(b)
 	ticket := m.admit(b)
 	m.prefetch()
@@ -102,11 +103,11 @@ func (m *Model) admit(b *block) uint64 {
 	return m.tickets
 }
 
-// begin puts the gathers of buckets into a residence on the group's stream,
+// begin puts the gathers of buckets into a residence on the gather stream,
 // behind the residence's last reader.
 func (m *Model) begin(r *residence, buckets ...*bucket) {
 	if r.readers.Stream != nil {
-		m.stream.Wait(r.readers)
+		m.gathers.Wait(r.readers)
 	}
 	for _, b := range buckets {
 		if b.place.GatheredBytes == 0 {
@@ -116,7 +117,7 @@ func (m *Model) begin(r *residence, buckets ...*bucket) {
 		m.stats.Gathers++
 		m.stats.GatheredBytes += b.gathered.Bytes() - b.shard.Bytes()
 	}
-	r.done = m.stream.Record()
+	r.done = m.gathers.Record()
 	r.state = Inflight
 }
 

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -28,7 +27,7 @@ func (m *Model) StepAdamW(ctx context.Context, o optim.AdamW) (StepResult, error
 	m.rank.mu.Lock()
 	defer m.rank.mu.Unlock()
 	invalid := errors.Join(o.Validate(), m.hasState("AdamW", 2))
-	res, scale, err := m.beginStep(ctx, invalid, o.LossScale, o.ClipNorm)
+	res, scale, err := m.beginStep(ctx, actStep, adamWDigest(o), invalid, o.LossScale, o.ClipNorm)
 	if err != nil || res.Skipped {
 		return res, err
 	}
@@ -36,7 +35,7 @@ func (m *Model) StepAdamW(ctx context.Context, o optim.AdamW) (StepResult, error
 		s, err := o.Prepare(steps, scale)
 		return s, s.WithoutDecay(), err
 	}
-	return res, updateRanges(ctx, m, prepare, m.compute.AdamW)
+	return res, updateRanges(ctx, m, prepare, m.kernels.AdamW)
 }
 
 // StepSGD is StepAdamW for stochastic gradient descent.
@@ -48,7 +47,7 @@ func (m *Model) StepSGD(ctx context.Context, o optim.SGD) (StepResult, error) {
 		moments = 1
 	}
 	invalid := errors.Join(o.Validate(), m.hasState("SGD", moments))
-	res, scale, err := m.beginStep(ctx, invalid, o.LossScale, o.ClipNorm)
+	res, scale, err := m.beginStep(ctx, actStep, sgdDigest(o), invalid, o.LossScale, o.ClipNorm)
 	if err != nil || res.Skipped {
 		return res, err
 	}
@@ -56,7 +55,19 @@ func (m *Model) StepSGD(ctx context.Context, o optim.SGD) (StepResult, error) {
 		s, err := o.Prepare(steps, scale)
 		return s, s.WithoutDecay(), err
 	}
-	return res, updateRanges(ctx, m, prepare, m.compute.SGD)
+	return res, updateRanges(ctx, m, prepare, m.kernels.SGD)
+}
+
+func adamWDigest(o optim.AdamW) digest {
+	return newDigest.floats(o.LR, o.Beta1, o.Beta2, o.Eps, o.WeightDecay, o.ClipNorm, o.LossScale)
+}
+
+func sgdDigest(o optim.SGD) digest {
+	nesterov := 0.0
+	if o.Nesterov {
+		nesterov = 1
+	}
+	return newDigest.floats(o.LR, o.Momentum, o.Dampening, o.WeightDecay, nesterov, o.ClipNorm, o.LossScale)
 }
 
 // hasState returns an error unless the plan keeps what an optimizer needs.
@@ -77,7 +88,7 @@ func (m *Model) hasState(optimizer string, moments int64) error {
 // updateRanges applies an optimizer's kernel to every range that is not frozen.
 // prepare returns the scalars of a parameter's n-th step, with decay and
 // without; almost always all parameters are at the same step.
-func updateRanges[S any](ctx context.Context, m *Model, prepare func(n int64) (decayed, plain S, err error), apply func(S, device.State)) error {
+func updateRanges[S any](ctx context.Context, m *Model, prepare func(n int64) (decayed, plain S, err error), apply func(device.Stream, S, device.State)) error {
 	var decayed, plain S
 	prepared := int64(0)
 	for i := range m.ranges {
@@ -94,9 +105,9 @@ func updateRanges[S any](ctx context.Context, m *Model, prepare func(n int64) (d
 			prepared = r.steps
 		}
 		if r.param.Decay {
-			apply(decayed, r.state)
+			apply(m.compute, decayed, r.state)
 		} else {
-			apply(plain, r.state)
+			apply(m.compute, plain, r.state)
 		}
 	}
 	return m.endStep(ctx)
@@ -104,13 +115,17 @@ func updateRanges[S any](ctx context.Context, m *Model, prepare func(n int64) (d
 
 // beginStep agrees with the other ranks on the gradient's norm and whether it
 // is finite, and returns what gradients are to be multiplied by.
-func (m *Model) beginStep(ctx context.Context, invalid error, lossScale, clipNorm float64) (StepResult, float64, error) {
+func (m *Model) beginStep(ctx context.Context, a act, call digest, invalid error, lossScale, clipNorm float64) (StepResult, float64, error) {
 	if err := m.ready(ctx, "optimizer step"); err != nil {
 		return StepResult{}, 0, err
 	}
 	if invalid != nil {
 		return StepResult{}, 0, fmt.Errorf("optimizer step of model %s: %w", m.descriptor.Model, invalid)
 	}
+	if err := m.gradsWhole("optimizer step"); err != nil {
+		return StepResult{}, 0, err
+	}
+	m.did(a, call.detail())
 	m.completeGrads()
 	total, err := m.globalNorm(ctx)
 	if err != nil {
@@ -124,6 +139,28 @@ func (m *Model) beginStep(ctx context.Context, invalid error, lossScale, clipNor
 	return StepResult{GradNorm: norm, ClipScale: optim.ClipCoefficient(norm, clipNorm)}, scale, nil
 }
 
+// Unscale divides the gradients reduced since the last step by lossScale (0 and 1:
+// nothing to divide by) and clips them to clipNorm (0: no clipping), in place, for
+// an optimizer of the trainer's own that [Model.Update] calls next. What it finds
+// and returns is what a step does: where any rank has a NaN or an infinity, the
+// gradients of all ranks are forgotten and the result says Skipped. Every rank
+// must call it.
+func (m *Model) Unscale(ctx context.Context, lossScale, clipNorm float64) (StepResult, error) {
+	m.rank.mu.Lock()
+	defer m.rank.mu.Unlock()
+	invalid := optim.SGD{LossScale: lossScale, ClipNorm: clipNorm}.Validate()
+	res, scale, err := m.beginStep(ctx, actUnscale, newDigest.floats(lossScale, clipNorm), invalid, lossScale, clipNorm)
+	if err != nil || res.Skipped {
+		return res, err
+	}
+	for i := range m.ranges {
+		if r := &m.ranges[i]; !r.frozen && scale != 1 {
+			m.kernels.Scale(m.compute, r.state.Grad, r.state.Type, r.state.N, scale)
+		}
+	}
+	return res, m.settleCompute(ctx)
+}
+
 // endStep waits for the updates and forgets the gradients.
 func (m *Model) endStep(ctx context.Context) error {
 	m.forgetGrads()
@@ -133,38 +170,14 @@ func (m *Model) endStep(ctx context.Context) error {
 // globalNorm sums the norms of all ranks' gradient shards, frozen parameters
 // left out, padding never in. Every element counts once: shards do not overlap.
 func (m *Model) globalNorm(ctx context.Context) (optim.Norm, error) {
-	m.norm = optim.Norm{}
+	m.kernels.Zero(m.compute, m.sums)
+	total := m.sums.Slice(0, optim.NormBytes)
 	for i := range m.ranges {
 		if r := &m.ranges[i]; !r.frozen {
-			m.compute.Norm(&m.norm, r.state.Grad, r.state.Type, r.state.N)
+			m.kernels.Norm(m.compute, total, m.partials, r.state.Grad, r.state.Type, r.state.N)
 		}
 	}
-	if err := m.settleCompute(ctx); err != nil {
-		return optim.Norm{}, err
-	}
-	sums := m.scratchHost[:]
-	binary.LittleEndian.PutUint64(sums, math.Float64bits(m.norm.SumSquares))
-	binary.LittleEndian.PutUint64(sums[8:], math.Float64bits(float64(m.norm.NonFinite)))
-	if err := m.sumOverRanks(ctx, "the gradient norm", sums); err != nil {
-		return optim.Norm{}, err
-	}
-	return optim.Norm{
-		SumSquares: math.Float64frombits(binary.LittleEndian.Uint64(sums)),
-		NonFinite:  int64(math.Float64frombits(binary.LittleEndian.Uint64(sums[8:]))),
-	}, nil
-}
-
-// sumOverRanks replaces the f64s in b by their sums over the ranks.
-func (m *Model) sumOverRanks(ctx context.Context, subject string, b []byte) error {
-	mem := m.scratch.Slice(0, int64(len(b)))
-	if err := m.rank.device.Write(ctx, mem, b); err != nil {
-		return m.fail(err)
-	}
-	m.comm.AllReduce(subject, mem, dtype.Float64)
-	if err := m.settle(ctx, subject); err != nil {
-		return err
-	}
-	return m.fail(m.rank.device.Read(ctx, b, mem))
+	return m.sumOverRanks(ctx, "the gradient norm")
 }
 
 // stateOf collects what an optimizer step of a range works on.

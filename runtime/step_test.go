@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -512,4 +513,117 @@ func TestALossScaleChangesNothingButTheRange(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) || fmt.Sprint(want) == fmt.Sprint(other) {
 		t.Errorf("with a loss scale %v, without %v, without clipping %v", got, want, other)
 	}
+}
+
+// halve is an optimizer of the trainer's own, which copies on every device: it
+// adds half of the gradient to the value.
+func halve(ctx context.Context, m *Model) error {
+	return m.Update(ctx, func(s *Shards) error {
+		for sh := range s.All() {
+			x, g := make([]float32, sh.Len), make([]float32, sh.Len)
+			err := errors.Join(ReadValues(ctx, sh, x), ReadGradient(ctx, sh, g))
+			for i := range x {
+				x[i] += g[i] / 2
+			}
+			if err = errors.Join(err, WriteValues(ctx, sh, x), WriteGradient(ctx, sh, g)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func TestUnscaleDividesAndClipsForAnUpdate(t *testing.T) {
+	mustRun(t, 2, trainable(2).descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := fill(ctx, m); err != nil {
+			return err
+		}
+		p := m.Backward(ctx)
+		b, g, err := p.GatherWithGrads(0, 1)
+		if err != nil {
+			return err
+		}
+		Grad[float32](g, 0, 0, 0).Host()[2] = 48 // on both ranks: the mean
+		b.Release()
+		g.Reduce()
+		if err := p.End(); err != nil {
+			return err
+		}
+		res, err := m.Unscale(ctx, 4, 3)
+		if err != nil || res.GradNorm != 12 || res.Skipped || math.Abs(res.ClipScale-0.25) > 1e-6 {
+			t.Errorf("result %+v, %v", res, err)
+		}
+		if err := halve(ctx, m); err != nil {
+			return err
+		}
+		f := m.Eval(ctx)
+		b, err = f.Gather(0, 1)
+		if err != nil {
+			return err
+		}
+		got, want := Param[float32](b, 0, 0, 0).Host()[2], value("h.1.w", 2)+float32(48*res.ClipScale/4)/2
+		if math.Abs(float64(got-want)) > 1e-4 {
+			t.Errorf("updated to %v, want %v", got, want)
+		}
+		b.Release()
+		return f.End()
+	})
+}
+
+func TestUnscaleForgetsGradientsThatAreNotFinite(t *testing.T) {
+	mustRun(t, 2, trainable(2).descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := fill(ctx, m); err != nil {
+			return err
+		}
+		p := m.Backward(ctx)
+		b, g, err := p.GatherWithGrads(0, 1)
+		if err != nil {
+			return err
+		}
+		if m.rank.Rank() == 1 {
+			Grad[float32](g, 0, 0, 0).Host()[0] = float32(math.NaN())
+		}
+		b.Release()
+		g.Reduce()
+		if err := p.End(); err != nil {
+			return err
+		}
+		if res, err := m.Unscale(ctx, 0, 0); err != nil || !res.Skipped || res.NonFinite != 1 {
+			t.Errorf("result %+v, %v", res, err)
+		}
+		return m.Inspect(ctx, func(s *Shards) error {
+			for sh := range s.All() {
+				if x, err := Gradient[float32](sh); err != nil || slices.ContainsFunc(x, func(y float32) bool { return y != 0 }) {
+					t.Errorf("gradient of %s: %v, %v", sh.Name, x, err)
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func TestCopiesOfShardsCheckWhatTheyAreGiven(t *testing.T) {
+	tm := trainable(1)
+	tm.blocks[0].params = append(tm.blocks[0].params, param{name: "h.{i}.f", shape: []int64{3}, dtype: dtype.Float32, frozen: true})
+	mustRun(t, 1, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+		return m.Update(ctx, func(s *Shards) error {
+			for sh := range s.All() {
+				none := context.Context(nil)
+				for err, want := range map[error]string{
+					ReadValues(ctx, sh, make([]float32, sh.Len+1)): "elements, but the slice has",
+					WriteValues(ctx, sh, make([]float64, sh.Len)):  "it holds f32, not f64",
+					ReadValues(none, sh, make([]float32, sh.Len)):  "the context is nil",
+					ReadValues(ctx, Shard{}, make([]float32, 1)):   "zero value",
+				} {
+					if err == nil || !strings.Contains(err.Error(), want) {
+						t.Errorf("error %v, want %q", err, want)
+					}
+				}
+				if err := ReadGradient(ctx, sh, make([]float32, sh.Len)); (err == nil) != sh.Trainable {
+					t.Errorf("gradient of %s: %v", sh.Name, err)
+				}
+			}
+			return nil
+		})
+	})
 }

@@ -33,17 +33,30 @@ type Shard struct {
 	Decay     bool          // weight decay applies
 	GradType  dtype.DType   // f32, or f64 for f64 parameters
 	Grad      device.Memory // reduced gradient; empty where not Trainable
+
+	model *Model
 }
 
 // Update calls update with this rank's shards and their reduced gradients, which
 // it may read and write in any way: an optimizer of the trainer's own, an average,
 // values from elsewhere. Afterwards low-precision copies are made anew from the
-// masters and the gradients are forgotten. Every rank must call it. If update
+// masters and the gradients are forgotten. Every rank must call it; it waits for
+// all of them before it calls update. If update
 // fails or panics, what it wrote stays, the gradients too, and its error is
 // returned. It can't use the model otherwise.
 func (m *Model) Update(ctx context.Context, update func(*Shards) error) error {
 	m.rank.mu.Lock()
 	defer m.rank.mu.Unlock()
+	if err := m.idle(ctx, "update"); err != nil {
+		return err
+	}
+	if err := m.gradsWhole("update"); err != nil {
+		return err
+	}
+	m.did(actUpdate, 0)
+	if err := m.agree(ctx, "an update"); err != nil {
+		return err
+	}
 	var refreshed error
 	err := m.show(ctx, "update", update, func() { refreshed = m.refreshAll(ctx) })
 	if err = cmp.Or(err, refreshed); err != nil {
@@ -123,7 +136,7 @@ func (m *Model) shardOf(b *bucket, seg layout.Segment) Shard {
 	p := &b.layout.Params[seg.Param]
 	out := Shard{
 		Name: b.params[seg.Param].name(), Shape: slices.Clone(p.Shape), Offset: seg.ParamOffset, Len: seg.Len,
-		Type: b.layout.DType, Trainable: b.layout.Trainable, Decay: p.Decay,
+		Type: b.layout.DType, Trainable: b.layout.Trainable, Decay: p.Decay, model: m,
 	}
 	value := b.shard
 	if b.master.Bytes() > 0 {
@@ -138,7 +151,8 @@ func (m *Model) shardOf(b *bucket, seg layout.Segment) Shard {
 }
 
 // Values returns a shard's values on the host, without a copy. It is an error
-// if they are not of type T or not in host memory.
+// if they are not of type T, or not in host memory: then ReadValues copies them.
+// The slice is good until the function of Update or Inspect returns.
 func Values[T dtype.Element](s Shard) ([]T, error) {
 	return hostElements[T](s.Name, s.Type, s.Value)
 }
@@ -156,7 +170,61 @@ func hostElements[T dtype.Element](name string, t dtype.DType, m device.Memory) 
 		return nil, fmt.Errorf("shard of %s: it holds %s, not %s", name, t, want)
 	}
 	if m.Host() == nil {
-		return nil, fmt.Errorf("shard of %s: it is not in host memory; copy it with Device.Read", name)
+		return nil, fmt.Errorf("shard of %s: it is not in host memory; copy it with ReadValues or ReadGradient", name)
 	}
 	return dtype.Slice[T](m.Host()), nil
+}
+
+// ReadValues copies a shard's values, of which there are Len, to dst, on every
+// device. Kernels of the trainer's on the compute stream are waited for.
+func ReadValues[T dtype.Element](ctx context.Context, s Shard, dst []T) error {
+	return readElements(ctx, s, s.Type, s.Value, dst)
+}
+
+// WriteValues copies src over a shard's values, inside Update.
+func WriteValues[T dtype.Element](ctx context.Context, s Shard, src []T) error {
+	return writeElements(ctx, s, s.Type, s.Value, src)
+}
+
+// ReadGradient is ReadValues for the shard's reduced gradient.
+func ReadGradient[T dtype.Element](ctx context.Context, s Shard, dst []T) error {
+	return readElements(ctx, s, s.GradType, s.Grad, dst)
+}
+
+// WriteGradient is WriteValues for the shard's reduced gradient.
+func WriteGradient[T dtype.Element](ctx context.Context, s Shard, src []T) error {
+	return writeElements(ctx, s, s.GradType, s.Grad, src)
+}
+
+func readElements[T dtype.Element](ctx context.Context, s Shard, t dtype.DType, m device.Memory, dst []T) error {
+	if err := checkElements[T](ctx, s, t, m, int64(len(dst))); err != nil {
+		return err
+	}
+	return s.model.rank.device.Read(ctx, dtype.Bytes(dst), m)
+}
+
+func writeElements[T dtype.Element](ctx context.Context, s Shard, t dtype.DType, m device.Memory, src []T) error {
+	if err := checkElements[T](ctx, s, t, m, int64(len(src))); err != nil {
+		return err
+	}
+	return s.model.rank.device.Write(ctx, m, dtype.Bytes(src))
+}
+
+// checkElements returns an error unless m holds n elements of T, and waits for
+// the compute stream.
+func checkElements[T dtype.Element](ctx context.Context, s Shard, t dtype.DType, m device.Memory, n int64) error {
+	switch want := dtype.Of[T](); {
+	case s.model == nil:
+		return fmt.Errorf("copy of a shard: it is the zero value; take shards from All")
+	case ctx == nil:
+		return s.model.misuse("copy of the shard of "+s.Name, "the context is nil", "pass context.Background()")
+	case m.Bytes() == 0:
+		return fmt.Errorf("gradient of %s: the parameter is not trainable", s.Name)
+	case want != t:
+		return fmt.Errorf("shard of %s: it holds %s, not %s", s.Name, t, want)
+	case n != s.Len:
+		return fmt.Errorf("shard of %s: it has %d elements, but the slice has %d", s.Name, s.Len, n)
+	}
+	compute := s.model.compute
+	return compute.Synchronize(ctx, compute.Record())
 }

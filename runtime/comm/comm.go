@@ -34,8 +34,10 @@ func (o Operation) String() string {
 
 // Communicator is one rank's end of a process group.
 //
-// Collectives are put on the group's stream in the order of the calls, which
-// must be the same on all ranks, and return at once. subject names what is
+// Collectives are put on one of the group's two streams in the order of the
+// calls, which must be the same on all ranks, and return at once. A transport may
+// have one stream for both, and may run collectives one after another whatever
+// their stream. subject names what is
 // moved, such as a bucket; it stands in errors and, where a transport compares
 // what ranks ask for, is compared. Buffers may be reused when the stream has
 // passed the collective. A collective that fails, or whose peers do not come
@@ -46,9 +48,11 @@ type Communicator interface {
 	Rank() int
 	// Size returns the number of ranks.
 	Size() int
-	// Stream returns the stream that the collectives run on. Kernels that
-	// prepare or use their buffers can be put between them.
-	Stream() device.Stream
+	// GatherStream returns the stream of AllGather, Broadcast and Barrier,
+	// ReduceStream that of ReduceScatter and AllReduce. Kernels that prepare or use
+	// their buffers can be put between them.
+	GatherStream() device.Stream
+	ReduceStream() device.Stream
 	// AllGather fills dst with every rank's src in rank order: dst has Size times
 	// src's bytes.
 	AllGather(subject string, dst, src device.Memory)
@@ -62,14 +66,21 @@ type Communicator interface {
 	Broadcast(subject string, buf device.Memory, root int)
 	// Barrier lets no rank's stream pass before all have come.
 	Barrier(subject string)
-	// Synchronize waits until the stream has done all work before the event. It
-	// is bounded by ctx; the collectives have their own deadline.
+	// Synchronize waits until all work before an event of one of the streams is
+	// done. It is bounded by ctx; the collectives have their own deadline.
 	Synchronize(ctx context.Context, e device.Event) error
+	// Split makes groups of the ranks that pass the same color, numbered by key
+	// and, where keys are equal, by their rank here. All ranks must call it; it
+	// waits for them. Close what it returns before this communicator.
+	Split(ctx context.Context, subject string, color, key int) (Communicator, error)
 	// Abort fails the group's pending and future collectives, on every rank, with
 	// cause.
 	Abort(cause error)
 	// Err returns why the group was aborted, nil while it works.
 	Err() error
+	// Close frees the communicator's streams when their work is done. Every rank
+	// closes its own.
+	Close() error
 }
 
 // Error says which collective failed and why.

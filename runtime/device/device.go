@@ -51,9 +51,10 @@ func (m Memory) Slice(offset, bytes int64) Memory {
 	return s
 }
 
-// Device allocates memory and makes streams.
+// Device allocates memory, makes streams and loads kernels. It is safe for use
+// by many goroutines.
 type Device interface {
-	// Name says which device it is, such as "cpu".
+	// Name says which device it is, such as "cpu" or "cuda:0 (NVIDIA H100)".
 	Name() string
 	// Alloc returns memory aligned to at least 64 KiB, of undefined content.
 	Alloc(bytes int64) (Memory, error)
@@ -62,12 +63,24 @@ type Device interface {
 	// NewStream returns a queue of work. Where inline is true and the device is
 	// the host itself, work is done by the caller, before the call returns.
 	NewStream(name string, inline bool) (Stream, error)
-	// Read and Write copy between host and device memory and wait for it.
+	// Load makes a package's kernels ready for the device's streams. A device that
+	// runs none of the package's code, such as the CPU, ignores it.
+	Load(Code) (Kernels, error)
+	// Read and Write copy between host and device memory and wait for it. They are
+	// not ordered with streams: work that touches the memory must be done.
 	Read(ctx context.Context, dst []byte, src Memory) error
 	Write(ctx context.Context, dst Memory, src []byte) error
 }
 
-// Event is a point in a stream's work.
+// Code is what a generated package has for GPUs.
+type Code struct {
+	Package string // its name, for messages
+	Command string // the command that generates it, for messages
+	Source  string // hash of its CUDA source, hexadecimal; empty where it was generated without
+	Fatbin  string // content of its zz_kernels.fatbin: see package fatbin
+}
+
+// Event is a point in a stream's work. The zero event is always past.
 type Event struct {
 	Stream Stream
 	Seq    uint64
@@ -75,40 +88,52 @@ type Event struct {
 
 // Stream is a queue of work that is done in order. Its methods return before
 // the work is done, unless the stream is inline; the first error of any work
-// makes all later work fail with it. A stream is used by one goroutine.
-// Nothing in it allocates.
+// makes all later work fail with it. A stream is used by one goroutine at a
+// time. Nothing in it allocates.
 type Stream interface {
-	// Zero fills dst with zero bytes.
-	Zero(dst Memory)
 	// Copy copies src over dst; both have the same length.
 	Copy(dst, src Memory)
-	// Cast converts n elements, rounding to nearest even.
-	Cast(dst Memory, dstType dtype.DType, src Memory, srcType dtype.DType, n int64)
-	// Accumulate adds src/divisor to n elements of dst, or stores it there. The
-	// division is done in dst's type (f32 or f64), once per element.
-	Accumulate(dst Memory, dstType dtype.DType, src Memory, srcType dtype.DType, n int64, divisor float64, store bool)
-	// Fill writes elements [first, first+n) of a parameter's initial values.
-	Fill(dst Memory, t dtype.DType, d *random.Distribution, s random.Stream, first, n int64)
-	// Norm adds the sum of squares of src's n elements and its count of NaNs and
-	// infinities to out, which is valid once the stream is synchronized.
-	Norm(out *optim.Norm, src Memory, t dtype.DType, n int64)
-	// AdamW updates state.N elements of a shard and, where state.Copy is not
-	// empty, writes their low-precision copy in the same pass.
-	AdamW(s optim.AdamWStep, state State)
-	// SGD is AdamW's counterpart; state.Moments[0] is empty without momentum.
-	SGD(s optim.SGDStep, state State)
-
 	// Record returns the point behind all work so far.
 	Record() Event
 	// Wait makes later work of this stream start after an event of another, and
-	// fail if the work before that event has.
+	// fail if the work before that event has. Both streams are of one device.
 	Wait(Event)
 	// Synchronize waits until all work before the event is done and returns the
 	// stream's first error if that happened before the event. It ends early, with
-	// ctx's cause, when ctx does. The zero event is always past.
+	// ctx's cause, when ctx does.
 	Synchronize(ctx context.Context, e Event) error
 	// Close waits for the work and frees the stream. It returns the stream's first
 	// error where no Synchronize has.
+	Close() error
+}
+
+// Kernels puts computation on streams of the device that loaded them. A bad
+// argument, or a kernel that the package was generated without, becomes the
+// stream's error. Ranges start at multiples of the package's align_bytes.
+// Nothing here allocates.
+type Kernels interface {
+	// Zero fills dst with zero bytes.
+	Zero(s Stream, dst Memory)
+	// Cast converts n elements, rounding to nearest even.
+	Cast(s Stream, dst Memory, dstType dtype.DType, src Memory, srcType dtype.DType, n int64)
+	// Accumulate adds src/divisor to n elements of dst, or stores it there. The
+	// division is done in dst's type (f32 or f64), once per element.
+	Accumulate(s Stream, dst Memory, dstType dtype.DType, src Memory, srcType dtype.DType, n int64, divisor float64, store bool)
+	// Fill writes elements [first, first+n) of a parameter's initial values. d must
+	// stay unchanged until the stream has passed it.
+	Fill(s Stream, dst Memory, t dtype.DType, d *random.Distribution, r random.Stream, first, n int64)
+	// Norm adds the sum of squares of src's n elements (f32 or f64) and their count
+	// of NaNs and infinities to total, two f64 of optim.NormBytes. partials is room
+	// for optim.PartialBytes(n) on devices that sum chunks side by side.
+	Norm(s Stream, total, partials, src Memory, t dtype.DType, n int64)
+	// Scale multiplies n elements of f32 or f64 by factor, in their own type.
+	Scale(s Stream, dst Memory, t dtype.DType, n int64, factor float64)
+	// AdamW updates state.N elements of a shard and, where state.Copy is not
+	// empty, writes their low-precision copy in the same pass.
+	AdamW(s Stream, step optim.AdamWStep, state State)
+	// SGD is AdamW's counterpart; state.Moments[0] is empty without momentum.
+	SGD(s Stream, step optim.SGDStep, state State)
+	// Close frees the kernels, when no stream uses them any more.
 	Close() error
 }
 

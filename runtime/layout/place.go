@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/optim"
 )
 
 // Role says what an arena holds.
@@ -18,10 +19,11 @@ const (
 	Slots                   // gathered blocks, shared parameters behind them
 	GradBuffers             // full-size gradients of blocks in a backward pass
 	Staging                 // gradients on their way through a reduce-scatter
+	Scratch                 // sums that ranks agree on, and partial sums of a norm
 	roles
 )
 
-var roleNames = [roles]string{"shards", "masters", "moments", "gradient shards", "slots", "gradient buffers", "staging"}
+var roleNames = [roles]string{"shards", "masters", "moments", "gradient shards", "slots", "gradient buffers", "staging", "scratch"}
 
 func (r Role) String() string { return roleNames[r] }
 
@@ -61,6 +63,17 @@ type Placement struct {
 	GradBuffer GradPlace
 	WireFull   int64 // bytes of staging for a whole bucket in its wire type; 0 if none needs it
 	WireShard  int64 // bytes of staging behind it for one reduced shard
+	Partials   int64 // bytes of scratch behind the sums, for the partial sums of the largest norm
+}
+
+// SumsBytes is the room for what ranks sum up in a step, at the start of the
+// scratch arena; partial sums follow at the next multiple of the alignment.
+const SumsBytes = 64
+
+// PartialsStart returns where the partial sums start in the scratch arena, in
+// bytes.
+func (m *Model) PartialsStart() int64 {
+	return (SumsBytes + m.AlignBytes - 1) / m.AlignBytes * m.AlignBytes
 }
 
 // BlockPlace is where one block's buckets lie.
@@ -94,6 +107,7 @@ func (m *Model) Place(w int) (*Placement, error) {
 	p.placeSlots()
 	p.placeGradBuffers()
 	p.placeStaging()
+	p.placeScratch()
 	p.collectArenas()
 	if err := p.err(fmt.Sprintf("memory of a rank at world size %d", m.Worlds[w])); err != nil {
 		return nil, err
@@ -261,6 +275,32 @@ func (p *placer) placeStaging() {
 			p.out.WireFull = max(p.out.WireFull, p.mul(shardBytes, p.out.World))
 		}
 	}
+	p.eachBucket(visit)
+	p.out.WireFull = p.roundUp(p.out.WireFull, p.model.AlignBytes)
+	p.out.WireShard = p.roundUp(p.out.WireShard, p.model.AlignBytes)
+	p.take(Staging, dtype.Invalid, p.out.WireFull)
+	p.take(Staging, dtype.Invalid, p.out.WireShard)
+}
+
+// placeScratch makes room for the sums of a step, and for the partial sums of
+// the largest part of a parameter that a rank can own: a norm is taken of one
+// such part at a time.
+func (p *placer) placeScratch() {
+	largest := int64(0)
+	p.eachBucket(func(b *Bucket) {
+		if !b.Trainable {
+			return
+		}
+		for i := range b.Params {
+			largest = max(largest, min(b.Params[i].Numel, b.ShardElements[p.w]))
+		}
+	})
+	p.out.Partials = p.roundUp(optim.PartialBytes(largest), p.model.AlignBytes)
+	p.take(Scratch, dtype.Invalid, p.model.PartialsStart())
+	p.take(Scratch, dtype.Invalid, p.out.Partials)
+}
+
+func (p *placer) eachBucket(visit func(*Bucket)) {
 	for k := range p.model.Kinds {
 		for b := range p.model.Kinds[k].Buckets {
 			visit(&p.model.Kinds[k].Buckets[b])
@@ -269,10 +309,6 @@ func (p *placer) placeStaging() {
 	for i := range p.model.Shared {
 		visit(&p.model.Shared[i])
 	}
-	p.out.WireFull = p.roundUp(p.out.WireFull, p.model.AlignBytes)
-	p.out.WireShard = p.roundUp(p.out.WireShard, p.model.AlignBytes)
-	p.take(Staging, dtype.Invalid, p.out.WireFull)
-	p.take(Staging, dtype.Invalid, p.out.WireShard)
 }
 
 // collectArenas lists the arenas that are not empty, by role and type, and

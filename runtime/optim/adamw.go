@@ -1,6 +1,9 @@
 package optim
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // AdamW holds the hyperparameters of Adam with decoupled weight decay
 // (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019), with
@@ -16,17 +19,15 @@ type AdamW struct {
 	LossScale   float64 // what the loss was multiplied by; 0 and 1 mean nothing
 }
 
-// Validate reports a field that is negative, NaN or infinite, and a beta that
-// is not below 1.
+// Validate reports a field that is negative, NaN or too large for an f32, a loss
+// scale that gradients can't be divided by, and a beta that is not below 1.
 func (o AdamW) Validate() error {
 	err := checkAll(
 		field{"AdamW.LR", o.LR}, field{"AdamW.Beta1", o.Beta1}, field{"AdamW.Beta2", o.Beta2},
 		field{"AdamW.Eps", o.Eps}, field{"AdamW.WeightDecay", o.WeightDecay},
-		field{"AdamW.ClipNorm", o.ClipNorm}, field{"AdamW.LossScale", o.LossScale})
-	if err != nil {
-		return err
-	}
-	return checkBelowOne(field{"AdamW.Beta1", o.Beta1}, field{"AdamW.Beta2", o.Beta2})
+		field{"AdamW.ClipNorm", o.ClipNorm})
+	return cmp.Or(err, checkLossScale(field{"AdamW.LossScale", o.LossScale}),
+		checkBelowOne(field{"AdamW.Beta1", o.Beta1}, field{"AdamW.Beta2", o.Beta2}))
 }
 
 // GradScale returns the factor that unscales and clips a gradient of the given

@@ -1,9 +1,27 @@
 package optim
 
-import "math"
+import (
+	"encoding/binary"
+	"math"
+)
 
 // ChunkElements is the chunk of the tree in which squares are summed.
 const ChunkElements = 4096
+
+// NormBytes is the size of a [Norm] in memory, the host's and a device's: the
+// sum of squares and the count, each an f64, so that ranks can all-reduce both
+// as such. Counts are exact below 2^53.
+const NormBytes = 16
+
+// PartialBytes returns the room that the norms of the chunks of n elements need:
+// NormBytes * ceil(n / ChunkElements).
+func PartialBytes(n int64) int64 {
+	chunks := n / ChunkElements
+	if n%ChunkElements != 0 {
+		chunks++
+	}
+	return NormBytes * chunks
+}
 
 // lanes is how many partial sums a chunk has.
 const lanes = 8
@@ -12,6 +30,22 @@ const lanes = 8
 type Norm struct {
 	SumSquares float64 // NaN or infinite if an element is
 	NonFinite  int64   // elements that are NaN or infinite
+}
+
+// Put writes the norm over the first [NormBytes] of b, which must have them.
+func (n Norm) Put(b []byte) {
+	_ = b[NormBytes-1]
+	binary.LittleEndian.PutUint64(b, math.Float64bits(n.SumSquares))
+	binary.LittleEndian.PutUint64(b[8:], math.Float64bits(float64(n.NonFinite)))
+}
+
+// NormOf reads the norm in the first [NormBytes] of b, which must have them.
+func NormOf(b []byte) Norm {
+	_ = b[NormBytes-1]
+	return Norm{
+		SumSquares: math.Float64frombits(binary.LittleEndian.Uint64(b)),
+		NonFinite:  int64(math.Float64frombits(binary.LittleEndian.Uint64(b[8:]))),
+	}
 }
 
 // Accumulate adds the elements of x to the norm. The order of the additions is

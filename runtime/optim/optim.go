@@ -37,12 +37,22 @@ type field struct {
 	value float64
 }
 
-// checkAll reports the first field that is negative, NaN or infinite.
+// checkAll reports the first field that is negative, NaN, or infinite in f32, the
+// type of most shards.
 func checkAll(fields ...field) error {
 	for _, f := range fields {
-		if !(f.value >= 0) || math.IsInf(f.value, 1) {
-			return fmt.Errorf("%s is %v, expected a finite number that is not negative", f.name, f.value)
+		if !(f.value >= 0) || f.value > math.MaxFloat32 {
+			return fmt.Errorf("%s is %v, expected a number from 0 to %v", f.name, f.value, math.MaxFloat32)
 		}
+	}
+	return nil
+}
+
+// checkLossScale reports a scale by which f32 gradients can't be divided: its
+// inverse is 0 or infinite, or it loses digits.
+func checkLossScale(f field) error {
+	if f.value != 0 && !(f.value >= 0x1p-126 && f.value <= 0x1p126) {
+		return fmt.Errorf("%s is %v, expected 0 for none, or a number from 2^-126 to 2^126", f.name, f.value)
 	}
 	return nil
 }

@@ -1,6 +1,9 @@
 package optim
 
-import "errors"
+import (
+	"cmp"
+	"errors"
+)
 
 // SGD holds the hyperparameters of stochastic gradient descent with the
 // meaning they have in torch.optim.SGD: weight decay is added to the gradient,
@@ -16,16 +19,17 @@ type SGD struct {
 	Nesterov    bool    // look ahead by one momentum step; needs Momentum and no Dampening
 }
 
-// Validate reports a field that is negative, NaN or infinite, and Nesterov
-// without momentum or with dampening.
+// Validate reports a field that is negative, NaN or too large for an f32, a loss
+// scale that gradients can't be divided by, and Nesterov without momentum or with
+// dampening.
 func (o SGD) Validate() error {
 	if o.Nesterov && (o.Momentum == 0 || o.Dampening != 0) {
 		return errors.New("SGD.Nesterov needs SGD.Momentum above 0 and SGD.Dampening 0")
 	}
-	return checkAll(
+	err := checkAll(
 		field{"SGD.LR", o.LR}, field{"SGD.Momentum", o.Momentum}, field{"SGD.Dampening", o.Dampening},
-		field{"SGD.WeightDecay", o.WeightDecay}, field{"SGD.ClipNorm", o.ClipNorm},
-		field{"SGD.LossScale", o.LossScale})
+		field{"SGD.WeightDecay", o.WeightDecay}, field{"SGD.ClipNorm", o.ClipNorm})
+	return cmp.Or(err, checkLossScale(field{"SGD.LossScale", o.LossScale}))
 }
 
 // GradScale returns the factor that unscales and clips a gradient of the given

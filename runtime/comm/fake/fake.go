@@ -96,8 +96,25 @@ func (c *Communicator) Rank() int { return c.rank }
 // Size implements comm.Communicator.
 func (c *Communicator) Size() int { return c.size }
 
-// Stream implements comm.Communicator.
-func (c *Communicator) Stream() device.Stream { return c.stream }
+// GatherStream implements comm.Communicator. All collectives are on one stream.
+func (c *Communicator) GatherStream() device.Stream { return c.stream }
+
+// ReduceStream implements comm.Communicator.
+func (c *Communicator) ReduceStream() device.Stream { return c.stream }
+
+// Split implements comm.Communicator: all ranks are taken to pass this one's
+// color and keys in the order of their ranks.
+func (c *Communicator) Split(context.Context, string, int, int) (comm.Communicator, error) {
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	part := New(c.rank, c.size)
+	part.MoveOwn, part.Record = c.MoveOwn, c.Record
+	return part, nil
+}
+
+// Close implements comm.Communicator.
+func (c *Communicator) Close() error { return c.stream.Close() }
 
 // AllGather implements comm.Communicator.
 func (c *Communicator) AllGather(subject string, dst, src device.Memory) {
@@ -114,9 +131,13 @@ func (c *Communicator) ReduceScatter(subject string, dst, src device.Memory, t d
 	}
 }
 
-// AllReduce implements comm.Communicator; buf stays as it is.
+// AllReduce implements comm.Communicator as if every rank had what this one has:
+// f32 and f64 are multiplied by the number of ranks, other types stay as they are.
 func (c *Communicator) AllReduce(subject string, buf device.Memory, t dtype.DType) {
-	c.add(Call{Operation: comm.AllReduce, Subject: subject, Bytes: buf.Bytes(), DType: t}, nil)
+	sums := t == dtype.Float32 || t == dtype.Float64
+	if c.add(Call{Operation: comm.AllReduce, Subject: subject, Bytes: buf.Bytes(), DType: t}, nil) && sums {
+		cpu.Kernels().Scale(c.stream, buf, t, buf.Bytes()/t.Bytes(), float64(c.size))
+	}
 }
 
 // Broadcast implements comm.Communicator; buf stays as it is.

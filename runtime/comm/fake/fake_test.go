@@ -18,7 +18,7 @@ var _ comm.Communicator = (*fake.Communicator)(nil)
 func memory(s string) device.Memory { return device.HostMemory([]byte(s)) }
 
 func result(c comm.Communicator) error {
-	return c.Synchronize(context.Background(), c.Stream().Record())
+	return c.Synchronize(context.Background(), c.GatherStream().Record())
 }
 
 func TestCallsAreCountedAndKept(t *testing.T) {
@@ -113,5 +113,27 @@ func BenchmarkGather(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		c.AllGather("w", whole, part)
+	}
+}
+
+func TestAllReduceActsAsIfAllRanksHadTheSame(t *testing.T) {
+	c := fake.New(1, 4)
+	x, y := []float64{1.5, -2}, []int32{7}
+	c.AllReduce("sum", device.HostMemory(dtype.Bytes(x)), dtype.Float64)
+	c.AllReduce("count", device.HostMemory(dtype.Bytes(y)), dtype.Int32)
+	if x[0] != 6 || x[1] != -8 || y[0] != 7 {
+		t.Errorf("sums %v, %v", x, y)
+	}
+}
+
+func TestSplitGivesAGroupOfTheSameRanks(t *testing.T) {
+	c := fake.New(1, 4)
+	part, err := c.Split(t.Context(), "part", 3, 0)
+	if err != nil || part.Rank() != 1 || part.Size() != 4 || part.Close() != nil {
+		t.Errorf("part %v, %v", part, err)
+	}
+	c.Abort(errors.New("a reason"))
+	if _, err := c.Split(t.Context(), "part", 3, 0); err == nil {
+		t.Error("an aborted group was split")
 	}
 }

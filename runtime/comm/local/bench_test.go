@@ -32,7 +32,7 @@ func BenchmarkGatherAgainstCopy(b *testing.B) {
 	gather := func(r int) {
 		c := g.Communicator(r)
 		c.AllGather("h.0/bf16", dst[r], src[r])
-		if err := c.Synchronize(context.Background(), c.Stream().Record()); err != nil {
+		if err := c.Synchronize(context.Background(), c.GatherStream().Record()); err != nil {
 			b.Error(err)
 		}
 	}
@@ -79,7 +79,7 @@ func tinyGathers(b *testing.B, size int, each bool) {
 		for range n {
 			c.AllGather("tiny", dst[r], src[r])
 			if each {
-				_ = c.Synchronize(context.Background(), c.Stream().Record())
+				_ = c.Synchronize(context.Background(), c.GatherStream().Record())
 			}
 		}
 	}) {

@@ -14,6 +14,7 @@ import (
 	"github.com/shardgen/shardgen/runtime/comm"
 	"github.com/shardgen/shardgen/runtime/comm/local"
 	"github.com/shardgen/shardgen/runtime/device"
+	"github.com/shardgen/shardgen/runtime/device/cpu"
 	"github.com/shardgen/shardgen/runtime/dtype"
 )
 
@@ -140,7 +141,7 @@ func TestHalvesAreRoundedOnce(t *testing.T) {
 			}
 			dtype.Convert(buf.Host(), d, dtype.Bytes(value), dtype.Float32, 1)
 			c.AllReduce("x", buf, d)
-			_ = c.Synchronize(context.Background(), c.Stream().Record())
+			_ = c.Synchronize(context.Background(), c.GatherStream().Record())
 			dtype.Convert(dtype.Bytes(got[r:r+1]), dtype.Float32, buf.Host(), d, 1)
 		}))
 		if want := 1 + 2*step; got != [3]float32{want, want, want} {
@@ -167,7 +168,7 @@ func TestReduceScatterInPlaceSumsLikeOutOfPlace(t *testing.T) {
 				dst = srcs[r].Slice(int64(8*n*r), 8*n)
 			}
 			c.ReduceScatter("g", dst, srcs[r], dtype.Float64)
-			_ = c.Synchronize(context.Background(), c.Stream().Record())
+			_ = c.Synchronize(context.Background(), c.GatherStream().Record())
 			if !inPlace {
 				want[r] = dst.Host()
 			} else if !bytes.Equal(dst.Host(), want[r]) {
@@ -227,7 +228,7 @@ func TestBarrierHoldsBackUntilAllHaveCome(t *testing.T) {
 			late = time.Now()
 		}
 		c.Barrier("start")
-		_ = c.Synchronize(context.Background(), c.Stream().Record())
+		_ = c.Synchronize(context.Background(), c.GatherStream().Record())
 		if r == 0 && time.Now().Before(late) {
 			t.Error("rank 0 passed before rank 1 came")
 		}
@@ -241,8 +242,8 @@ func TestKernelsRunBetweenCollectives(t *testing.T) {
 		src, mid, out := dirty(t, 3), dirty(t, 6), dirty(t, 6)
 		copy(src.Host(), []string{"abc", "def"}[r])
 		c.AllGather("x", mid, src)
-		c.Stream().Copy(out, mid)
-		c.Stream().Zero(mid)
+		c.GatherStream().Copy(out, mid)
+		cpu.Kernels().Zero(c.GatherStream(), mid)
 		c.AllGather("y", mid, src)
 		got[r] = out.Host()
 	}))
@@ -345,7 +346,7 @@ func TestThousandRandomCollectivesMatchASerialOracle(t *testing.T) {
 			}
 			results[i] = oracles[i].call(t, r, c, fmt.Sprint("collective ", i))
 		}
-		if err := c.Synchronize(context.Background(), c.Stream().Record()); err != nil {
+		if err := c.Synchronize(context.Background(), c.GatherStream().Record()); err != nil {
 			return
 		}
 		for i, m := range results {
@@ -370,7 +371,7 @@ func TestNothingIsAllocatedInASteadyState(t *testing.T) {
 		c.AllReduce("d", small[r], dtype.BFloat16)
 		c.Broadcast("e", small[r], 1)
 		c.Barrier("f")
-		_ = c.Synchronize(context.Background(), c.Stream().Record())
+		_ = c.Synchronize(context.Background(), c.GatherStream().Record())
 	}
 	start, done := make(chan int), make(chan bool)
 	for r := range size {

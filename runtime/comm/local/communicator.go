@@ -52,8 +52,11 @@ func (c *Communicator) Rank() int { return c.rank }
 // Size implements comm.Communicator.
 func (c *Communicator) Size() int { return len(c.group.ranks) }
 
-// Stream implements comm.Communicator.
-func (c *Communicator) Stream() device.Stream { return c.stream }
+// GatherStream implements comm.Communicator. All collectives are on one stream.
+func (c *Communicator) GatherStream() device.Stream { return c.stream }
+
+// ReduceStream implements comm.Communicator.
+func (c *Communicator) ReduceStream() device.Stream { return c.stream }
 
 // AllGather implements comm.Communicator. Where src is the rank's own part of
 // dst, only the others' parts are copied.
@@ -114,6 +117,13 @@ func (c *Communicator) Abort(cause error) {
 
 // Err implements comm.Communicator.
 func (c *Communicator) Err() error { return c.group.Err() }
+
+// Close implements comm.Communicator. The rank counts as having left the group:
+// what it has put on its stream is done, or fails where not all take part.
+func (c *Communicator) Close() error {
+	c.group.Leave(c.rank, nil)
+	return c.stream.Close()
+}
 
 // next returns the task for the rank's next collective. The stream holds fewer
 // tasks than there are, but the oldest may still be on it: Do waits for room.

@@ -141,7 +141,7 @@ func TestARankThatLeavesFailsThoseThatWaitForIt(t *testing.T) {
 			g, start := newGroup(t, 3, long), time.Now()
 			errs := onEach(g, func(r int, c comm.Communicator) {
 				c.Barrier("start")
-				_ = c.Synchronize(context.Background(), c.Stream().Record())
+				_ = c.Synchronize(context.Background(), c.GatherStream().Record())
 				if r != 1 {
 					call(t, c)
 					return
@@ -206,7 +206,7 @@ func TestASleepingRankIsNamedAtTheDeadline(t *testing.T) {
 				<-awake
 			}
 			call(t, c)
-			err := c.Synchronize(context.Background(), c.Stream().Record())
+			err := c.Synchronize(context.Background(), c.GatherStream().Record())
 			if r == 0 {
 				close(awake)
 			}
@@ -285,7 +285,7 @@ func TestAFailedKernelFailsThePeersToo(t *testing.T) {
 	g, start := newGroup(t, 2, long), time.Now()
 	errs := onEach(g, func(r int, c comm.Communicator) {
 		if r == 1 {
-			c.Stream().Copy(dirty(t, 4), dirty(t, 5))
+			c.GatherStream().Copy(dirty(t, 4), dirty(t, 5))
 		}
 		c.AllGather("w", dirty(t, 8), dirty(t, 4))
 	})

@@ -34,7 +34,7 @@ func onEach(g *local.Group, f func(rank int, c comm.Communicator)) []error {
 		wait.Go(func() {
 			c := g.Communicator(r)
 			f(r, c)
-			errs[r] = c.Synchronize(context.Background(), c.Stream().Record())
+			errs[r] = c.Synchronize(context.Background(), c.GatherStream().Record())
 		})
 	}
 	wait.Wait()
@@ -74,7 +74,7 @@ func gatherAndFree(t *testing.T) func(int, comm.Communicator) {
 		dst, _ := d.Alloc(96 << 10)
 		for range 1000 {
 			c.AllGather("w", dst, src)
-			if c.Synchronize(context.Background(), c.Stream().Record()) != nil {
+			if c.Synchronize(context.Background(), c.GatherStream().Record()) != nil {
 				break
 			}
 		}

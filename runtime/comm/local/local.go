@@ -56,6 +56,8 @@ type Group struct {
 	aborted chan struct{}         // closed after that
 	once    sync.Once
 	blamed  atomic.Bool // a rank left with an error
+
+	children children // groups split off from this one
 }
 
 // abortBit in Group.arrived freezes it. Whether a collective was complete when
@@ -99,6 +101,7 @@ func (g *Group) Abort(cause error) {
 		g.failed.Store(&cause)
 		g.arrived.Or(abortBit)
 		close(g.aborted)
+		g.children.abort(cause)
 	})
 }
 
@@ -130,6 +133,7 @@ func (g *Group) Leave(rank int, err error) {
 	for _, other := range g.ranks {
 		signal(other.wake)
 	}
+	g.children.leave(rank, err)
 }
 
 // Close ends the goroutines of the group. Call it when the ranks' functions

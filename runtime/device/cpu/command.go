@@ -24,11 +24,12 @@ const (
 	opNorm
 	opAdamW
 	opSGD
+	opScale
 )
 
 var opNames = [...]string{
 	opTask: "task", opWait: "wait", opZero: "zero", opCopy: "copy", opCast: "cast", opAccumulate: "accumulate",
-	opFill: "fill", opNorm: "norm", opAdamW: "adamw", opSGD: "sgd",
+	opFill: "fill", opNorm: "norm", opAdamW: "adamw", opSGD: "sgd", opScale: "scale",
 }
 
 func (o op) String() string { return opNames[o] }
@@ -42,11 +43,11 @@ type command struct {
 	srcType  dtype.DType
 	dst, src device.Memory
 	n, first int64
-	divisor  float64
+	factor   float64 // or divisor
 
 	distribution *random.Distribution
 	random       random.Stream
-	norm         *optim.Norm
+	norm         optim.Norm // while it is summed
 	adamw        optim.AdamWStep
 	sgd          optim.SGDStep
 	state        device.State
@@ -70,21 +71,15 @@ func (c *command) run() error {
 	case opFill:
 		return fill(c)
 	case opNorm:
-		return norm(c.norm, c.src, c.srcType, c.n)
+		return norm(c)
+	case opScale:
+		return scale(c.dst, c.dstType, c.n, c.factor)
 	case opAdamW:
 		return adamW(&c.adamw, &c.state)
 	case opSGD:
 		return sgd(&c.sgd, &c.state)
 	}
 	return fmt.Errorf("operation %d is unknown", uint8(c.op))
-}
-
-// Zero implements device.Stream.
-func (s *Stream) Zero(dst device.Memory) {
-	if c := s.next(opZero); c != nil {
-		c.dst = dst
-		s.submit()
-	}
 }
 
 // Copy implements device.Stream. The ranges are the same or do not overlap.
@@ -95,54 +90,95 @@ func (s *Stream) Copy(dst, src device.Memory) {
 	}
 }
 
-// Cast implements device.Stream, between any two float types. Integers and
-// bools can be "cast" to their own type only.
-func (s *Stream) Cast(dst device.Memory, dstType dtype.DType, src device.Memory, srcType dtype.DType, n int64) {
+// kernels implements device.Kernels in Go: the same for every package.
+type kernels struct{}
+
+// Load implements device.Device. The kernels are the device's own, whatever the
+// package has for GPUs.
+func (d *Device) Load(device.Code) (device.Kernels, error) { return kernels{}, nil }
+
+// Kernels returns the CPU's kernels.
+func Kernels() device.Kernels { return kernels{} }
+
+// Close implements device.Kernels.
+func (kernels) Close() error { return nil }
+
+// on returns a stream of the CPU. A foreign one has no place for an error.
+func on(s device.Stream) *Stream {
+	own, ok := s.(*Stream)
+	if !ok {
+		panic(fmt.Sprintf("cpu: a kernel was put on a %T: use a stream of the device that loaded the kernels", s))
+	}
+	return own
+}
+
+func (kernels) Zero(stream device.Stream, dst device.Memory) {
+	s := on(stream)
+	if c := s.next(opZero); c != nil {
+		c.dst = dst
+		s.submit()
+	}
+}
+
+// Cast is between any two float types. Integers and bools can be "cast" to
+// their own type only.
+func (kernels) Cast(stream device.Stream, dst device.Memory, dstType dtype.DType, src device.Memory, srcType dtype.DType, n int64) {
+	s := on(stream)
 	if c := s.next(opCast); c != nil {
 		c.dst, c.dstType, c.src, c.srcType, c.n = dst, dstType, src, srcType, n
 		s.submit()
 	}
 }
 
-// Accumulate implements device.Stream: dst is f32 or f64, src f64, f32, bf16 or
-// f16. Each element becomes T(src)/T(divisor) in dst's type T, added to what is
-// there or stored.
-func (s *Stream) Accumulate(dst device.Memory, dstType dtype.DType, src device.Memory, srcType dtype.DType, n int64, divisor float64, store bool) {
+// Accumulate takes a dst of f32 or f64, a src of f64, f32, bf16 or f16. Each
+// element becomes T(src)/T(divisor) in dst's type T, added to what is there or
+// stored.
+func (kernels) Accumulate(stream device.Stream, dst device.Memory, dstType dtype.DType, src device.Memory, srcType dtype.DType, n int64, divisor float64, store bool) {
+	s := on(stream)
 	if c := s.next(opAccumulate); c != nil {
 		c.dst, c.dstType, c.src, c.srcType, c.n = dst, dstType, src, srcType, n
-		c.divisor, c.store = divisor, store
+		c.factor, c.store = divisor, store
 		s.submit()
 	}
 }
 
-// Fill implements device.Stream. d must stay unchanged until the stream has
-// passed the command.
-func (s *Stream) Fill(dst device.Memory, t dtype.DType, d *random.Distribution, r random.Stream, first, n int64) {
+func (kernels) Fill(stream device.Stream, dst device.Memory, t dtype.DType, d *random.Distribution, r random.Stream, first, n int64) {
+	s := on(stream)
 	if c := s.next(opFill); c != nil {
 		c.dst, c.dstType, c.distribution, c.random, c.first, c.n = dst, t, d, r, first, n
 		s.submit()
 	}
 }
 
-// Norm implements device.Stream, for f32 and f64. One call keeps the sum's
-// chunks whole only where it starts at a multiple of optim.ChunkElements.
-func (s *Stream) Norm(out *optim.Norm, src device.Memory, t dtype.DType, n int64) {
+// Norm needs no room for partial sums: chunks are summed one after another. One
+// call keeps them whole only where it starts at a multiple of
+// optim.ChunkElements.
+func (kernels) Norm(stream device.Stream, total, _, src device.Memory, t dtype.DType, n int64) {
+	s := on(stream)
 	if c := s.next(opNorm); c != nil {
-		c.norm, c.src, c.srcType, c.n = out, src, t, n
+		c.dst, c.src, c.srcType, c.n = total, src, t, n
 		s.submit()
 	}
 }
 
-// AdamW implements device.Stream.
-func (s *Stream) AdamW(step optim.AdamWStep, state device.State) {
+func (kernels) Scale(stream device.Stream, dst device.Memory, t dtype.DType, n int64, factor float64) {
+	s := on(stream)
+	if c := s.next(opScale); c != nil {
+		c.dst, c.dstType, c.n, c.factor = dst, t, n, factor
+		s.submit()
+	}
+}
+
+func (kernels) AdamW(stream device.Stream, step optim.AdamWStep, state device.State) {
+	s := on(stream)
 	if c := s.next(opAdamW); c != nil {
 		c.adamw, c.state = step, state
 		s.submit()
 	}
 }
 
-// SGD implements device.Stream.
-func (s *Stream) SGD(step optim.SGDStep, state device.State) {
+func (kernels) SGD(stream device.Stream, step optim.SGDStep, state device.State) {
+	s := on(stream)
 	if c := s.next(opSGD); c != nil {
 		c.sgd, c.state = step, state
 		s.submit()

@@ -109,9 +109,9 @@ func accumulate(c *command) error {
 func accumulateInto[D float](dst []D, src []byte, c *command) error {
 	switch c.srcType {
 	case dtype.Float32:
-		accumulateFloats(dst, dtype.Slice[float32](src), c.divisor, c.store)
+		accumulateFloats(dst, dtype.Slice[float32](src), c.factor, c.store)
 	case dtype.Float64:
-		accumulateFloats(dst, dtype.Slice[float64](src), c.divisor, c.store)
+		accumulateFloats(dst, dtype.Slice[float64](src), c.factor, c.store)
 	case dtype.BFloat16, dtype.Float16:
 		accumulateHalves(dst, src, c)
 	default:
@@ -126,7 +126,7 @@ func accumulateHalves[D float](dst []D, src []byte, c *command) {
 	for len(dst) > 0 {
 		n := min(len(dst), blockElements)
 		dtype.Convert(dtype.Bytes(wide[:]), dtype.Float32, src[:2*n], c.srcType, int64(n))
-		accumulateFloats(dst[:n], wide[:n], c.divisor, c.store)
+		accumulateFloats(dst[:n], wide[:n], c.factor, c.store)
 		dst, src = dst[n:], src[2*n:]
 	}
 }
@@ -181,21 +181,48 @@ func addDivided[D, S float](dst []D, src []S, divisor D) {
 	}
 }
 
-func norm(out *optim.Norm, src device.Memory, t dtype.DType, n int64) error {
-	b, err := elements("gradient", src, t, n)
+// norm adds to the two f64 of total, as optim.Norm lays them out.
+func norm(c *command) error {
+	b, err := elements("gradient", c.src, c.srcType, c.n)
+	if err != nil {
+		return err
+	}
+	total, err := elements("total", c.dst, dtype.Float64, optim.NormBytes/8)
+	if err != nil {
+		return err
+	}
+	c.norm = optim.NormOf(total)
+	switch c.srcType {
+	case dtype.Float32:
+		c.norm.Accumulate(dtype.Slice[float32](b))
+	case dtype.Float64:
+		c.norm.Accumulate64(dtype.Slice[float64](b))
+	default:
+		return fmt.Errorf("the gradient is %s, expected f32 or f64", c.srcType)
+	}
+	c.norm.Put(total)
+	return nil
+}
+
+func scale(dst device.Memory, t dtype.DType, n int64, factor float64) error {
+	b, err := elements("gradient", dst, t, n)
 	switch {
 	case err != nil:
 		return err
-	case out == nil:
-		return errors.New("no place for the result")
 	case t == dtype.Float32:
-		out.Accumulate(dtype.Slice[float32](b))
+		multiply(dtype.Slice[float32](b), float32(factor))
 	case t == dtype.Float64:
-		out.Accumulate64(dtype.Slice[float64](b))
+		multiply(dtype.Slice[float64](b), factor)
 	default:
 		return fmt.Errorf("the gradient is %s, expected f32 or f64", t)
 	}
 	return nil
+}
+
+func multiply[F float](x []F, factor F) {
+	for i := range x {
+		x[i] *= factor
+	}
 }
 
 // moveBytes is how much is copied in one go: the runtime can't stop a goroutine

@@ -78,6 +78,8 @@ func TestReadAndWrite(t *testing.T) {
 	}
 }
 
+var kernels = cpu.Kernels()
+
 // bytesOf returns fresh memory with the values of x rounded to t.
 func bytesOf(t dtype.DType, x []float64) device.Memory {
 	b := make([]byte, int64(len(x))*t.Bytes())
@@ -117,9 +119,9 @@ func checkAccumulate(t *testing.T, dstType, srcType dtype.DType, divisor float64
 	s := cpu.NewStream("compute", true)
 	src := bytesOf(srcType, normals(n))
 	dst := device.HostMemory(bytes.Repeat([]byte{0xff}, n*int(dstType.Bytes())))
-	s.Accumulate(dst, dstType, src, srcType, int64(n), divisor, true)
+	kernels.Accumulate(s, dst, dstType, src, srcType, int64(n), divisor, true)
 	stored := floats(dst, dstType)
-	s.Accumulate(dst, dstType, src, srcType, int64(n), divisor, false)
+	kernels.Accumulate(s, dst, dstType, src, srcType, int64(n), divisor, false)
 	synchronize(t, s)
 	for i, x := range floats(src, srcType) {
 		quotient, twice := x/divisor, x/divisor+x/divisor
@@ -142,7 +144,7 @@ func TestReciprocalsGiveTheBitsOfDivision(t *testing.T) {
 		s := cpu.NewStream("compute", true)
 		src := bytesOf(dtype.Float32, extreme)
 		dst := device.HostMemory(make([]byte, src.Bytes()))
-		s.Accumulate(dst, dtype.Float32, src, dtype.Float32, int64(len(extreme)), divisor, true)
+		kernels.Accumulate(s, dst, dtype.Float32, src, dtype.Float32, int64(len(extreme)), divisor, true)
 		synchronize(t, s)
 		for i, x := range dtype.Slice[float32](src.Host()) {
 			want := x / float32(divisor)
@@ -160,8 +162,8 @@ func TestZeroCopyAndCast(t *testing.T) {
 		dst := device.HostMemory(bytes.Repeat([]byte{0xff}, 4*n))
 		half := device.HostMemory(make([]byte, 2*n))
 		s.Copy(dst, src)
-		s.Cast(half, dtype.BFloat16, src, dtype.Float32, n)
-		s.Cast(half.Slice(0, 2), dtype.Int16, half.Slice(2, 2), dtype.Int16, 1)
+		kernels.Cast(s, half, dtype.BFloat16, src, dtype.Float32, n)
+		kernels.Cast(s, half.Slice(0, 2), dtype.Int16, half.Slice(2, 2), dtype.Int16, 1)
 		synchronize(t, s)
 		if !bytes.Equal(dst.Host(), src.Host()) {
 			t.Error("the copy differs")
@@ -172,7 +174,7 @@ func TestZeroCopyAndCast(t *testing.T) {
 		if !bytes.Equal(half.Host(), want) {
 			t.Error("the cast differs")
 		}
-		s.Zero(dst.Slice(1, 4*n-2))
+		kernels.Zero(s, dst.Slice(1, 4*n-2))
 		synchronize(t, s)
 		if got := dst.Host(); got[0] != src.Host()[0] || bytes.ContainsFunc(got[1:4*n-1], func(r rune) bool { return r != 0 }) || got[4*n-1] != src.Host()[4*n-1] {
 			t.Error("zeroed something else")
@@ -187,13 +189,33 @@ func TestFillAndNormAreThePackagesOwn(t *testing.T) {
 	d.FillFloat32(want, r, 3)
 	both(t, func(t *testing.T, s *cpu.Stream) {
 		dst := device.HostMemory(make([]byte, 20000))
-		var got, norm optim.Norm
-		s.Fill(dst, dtype.Float32, &d, r, 3, 5000)
-		s.Norm(&got, dst, dtype.Float32, 5000)
+		var norm optim.Norm
+		total := device.HostMemory(make([]byte, optim.NormBytes))
+		kernels.Fill(s, dst, dtype.Float32, &d, r, 3, 5000)
+		kernels.Norm(s, total, device.Memory{}, dst, dtype.Float32, 5000)
 		synchronize(t, s)
 		norm.Accumulate(want)
+		got := optim.NormOf(total.Host())
 		if !slices.Equal(dtype.Slice[float32](dst.Host()), want) || got != norm {
 			t.Errorf("other values, or norm %v, expected %v", got, norm)
+		}
+	})
+}
+
+func TestScaleRoundsTheFactorAndTheProduct(t *testing.T) {
+	both(t, func(t *testing.T, s *cpu.Stream) {
+		x := bytesOf(dtype.Float32, []float64{3, -0.1, 1e38})
+		y := bytesOf(dtype.Float64, []float64{3, -0.1, 1e38})
+		third := 1.0 / 3
+		kernels.Scale(s, x, dtype.Float32, 3, third)
+		kernels.Scale(s, y, dtype.Float64, 2, third)
+		synchronize(t, s)
+		tenth := float32(-0.1)
+		if got, want := floats(x, dtype.Float32)[1], float64(tenth*float32(third)); got != want {
+			t.Errorf("f32: %v, expected %v", got, want)
+		}
+		if got := floats(y, dtype.Float64); got[0] != 3*third || got[2] != 1e38 {
+			t.Errorf("f64: %v", got)
 		}
 	})
 }
@@ -216,11 +238,11 @@ func TestStepsAreThePackagesOwnAndWriteTheCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range []int{0, 1, 1023, 1024, 1025, 5000} {
-		checkStep(t, n, func(s device.Stream, x device.State) { s.AdamW(adamw, x) }, func(master, m, v, grad []float32) { adamw.Update(master, m, v, grad) })
-		checkStep(t, n, func(s device.Stream, x device.State) { s.SGD(sgd, x) }, func(master, m, _, grad []float32) { sgd.Update(master, m, grad) })
+		checkStep(t, n, func(s device.Stream, x device.State) { kernels.AdamW(s, adamw, x) }, func(master, m, v, grad []float32) { adamw.Update(master, m, v, grad) })
+		checkStep(t, n, func(s device.Stream, x device.State) { kernels.SGD(s, sgd, x) }, func(master, m, _, grad []float32) { sgd.Update(master, m, grad) })
 		checkStep(t, n, func(s device.Stream, x device.State) {
 			x.Moments = [2]device.Memory{}
-			s.SGD(plain, x)
+			kernels.SGD(s, plain, x)
 		}, func(master, _, _, grad []float32) { plain.Update(master, nil, grad) })
 	}
 }
@@ -250,8 +272,8 @@ func TestStepsInF64(t *testing.T) {
 	got, want := stepState(1500, dtype.Float64), stepState(1500, dtype.Float64)
 	got.Copy = device.Memory{}
 	s := cpu.NewStream("compute", true)
-	s.AdamW(step, got)
-	s.SGD(sgd, got)
+	kernels.AdamW(s, step, got)
+	kernels.SGD(s, sgd, got)
 	synchronize(t, s)
 	f := func(m device.Memory) []float64 { return dtype.Slice[float64](m.Host()) }
 	step.Update64(f(want.Master), f(want.Moments[0]), f(want.Moments[1]), f(want.Grad))
@@ -272,27 +294,33 @@ func TestBadArgumentsAreErrorsOfTheStream(t *testing.T) {
 		"copy of other length":   {func(s *cpu.Stream) { s.Copy(m, m.Slice(0, 63)) }, "copy: the destination has 64 bytes, the source 63"},
 		"copy of device memory":  {func(s *cpu.Stream) { s.Copy(m, foreign) }, "another device"},
 		"copy to device memory":  {func(s *cpu.Stream) { s.Copy(foreign, m) }, "another device"},
-		"zero of device memory":  {func(s *cpu.Stream) { s.Zero(foreign) }, "another device"},
-		"cast of too many":       {func(s *cpu.Stream) { s.Cast(m, f32, m, bf16, 17) }, "17 elements of f32 asked for, the destination has 64 bytes"},
-		"cast of less than none": {func(s *cpu.Stream) { s.Cast(m, f32, m, bf16, -1) }, "-1 elements"},
-		"cast of integers":       {func(s *cpu.Stream) { s.Cast(m, f32, m, dtype.Int8, 1) }, "no conversion from i8 to f32"},
-		"cast to nothing":        {func(s *cpu.Stream) { s.Cast(m, dtype.Invalid, m, f32, 1) }, "dtype invalid"},
-		"unaligned":              {func(s *cpu.Stream) { s.Cast(m.Slice(2, 8), f32, m, bf16, 1) }, "not aligned"},
-		"accumulate into bf16":   {func(s *cpu.Stream) { s.Accumulate(m, bf16, m, f32, 1, 1, true) }, "expected f32 or f64"},
-		"accumulate integers":    {func(s *cpu.Stream) { s.Accumulate(m, f32, m, dtype.Int32, 1, 1, true) }, "the source is i32"},
-		"fill without":           {func(s *cpu.Stream) { s.Fill(m, f32, nil, random.Stream{}, 0, 1) }, "no distribution"},
-		"fill of unknown kind":   {func(s *cpu.Stream) { s.Fill(m, f32, &random.Distribution{Kind: "odd"}, random.Stream{}, 0, 1) }, "odd"},
-		"fill before the first":  {func(s *cpu.Stream) { s.Fill(m, f32, &good, random.Stream{}, -1, 1) }, "-1"},
-		"fill too many":          {func(s *cpu.Stream) { s.Fill(m, f32, &good, random.Stream{}, 0, 17) }, "17 elements"},
-		"norm without a place":   {func(s *cpu.Stream) { s.Norm(nil, m, f32, 1) }, "no place"},
-		"norm of bf16":           {func(s *cpu.Stream) { s.Norm(&optim.Norm{}, m, bf16, 1) }, "expected f32 or f64"},
-		"adamw without moments":  {func(s *cpu.Stream) { s.AdamW(optim.AdamWStep{}, device.State{N: 1, Type: f32, Master: m, Grad: m}) }, "the moment has 0 bytes"},
-		"adamw in bf16":          {func(s *cpu.Stream) { s.AdamW(optim.AdamWStep{}, device.State{N: 1, Type: bf16, Master: m, Grad: m}) }, "the master is bf16"},
+		"zero of device memory":  {func(s *cpu.Stream) { kernels.Zero(s, foreign) }, "another device"},
+		"cast of too many":       {func(s *cpu.Stream) { kernels.Cast(s, m, f32, m, bf16, 17) }, "17 elements of f32 asked for, the destination has 64 bytes"},
+		"cast of less than none": {func(s *cpu.Stream) { kernels.Cast(s, m, f32, m, bf16, -1) }, "-1 elements"},
+		"cast of integers":       {func(s *cpu.Stream) { kernels.Cast(s, m, f32, m, dtype.Int8, 1) }, "no conversion from i8 to f32"},
+		"cast to nothing":        {func(s *cpu.Stream) { kernels.Cast(s, m, dtype.Invalid, m, f32, 1) }, "dtype invalid"},
+		"unaligned":              {func(s *cpu.Stream) { kernels.Cast(s, m.Slice(2, 8), f32, m, bf16, 1) }, "not aligned"},
+		"accumulate into bf16":   {func(s *cpu.Stream) { kernels.Accumulate(s, m, bf16, m, f32, 1, 1, true) }, "expected f32 or f64"},
+		"accumulate integers":    {func(s *cpu.Stream) { kernels.Accumulate(s, m, f32, m, dtype.Int32, 1, 1, true) }, "the source is i32"},
+		"fill without":           {func(s *cpu.Stream) { kernels.Fill(s, m, f32, nil, random.Stream{}, 0, 1) }, "no distribution"},
+		"fill of unknown kind":   {func(s *cpu.Stream) { kernels.Fill(s, m, f32, &random.Distribution{Kind: "odd"}, random.Stream{}, 0, 1) }, "odd"},
+		"fill before the first":  {func(s *cpu.Stream) { kernels.Fill(s, m, f32, &good, random.Stream{}, -1, 1) }, "-1"},
+		"fill too many":          {func(s *cpu.Stream) { kernels.Fill(s, m, f32, &good, random.Stream{}, 0, 17) }, "17 elements"},
+		"norm without a place":   {func(s *cpu.Stream) { kernels.Norm(s, device.Memory{}, m, m, f32, 1) }, "the total has 0 bytes"},
+		"norm of bf16":           {func(s *cpu.Stream) { kernels.Norm(s, m.Slice(0, 16), m, m, bf16, 1) }, "expected f32 or f64"},
+		"scale of bf16":          {func(s *cpu.Stream) { kernels.Scale(s, m, bf16, 1, 2) }, "expected f32 or f64"},
+		"scale of too many":      {func(s *cpu.Stream) { kernels.Scale(s, m, f32, 17, 2) }, "17 elements"},
+		"adamw without moments": {func(s *cpu.Stream) {
+			kernels.AdamW(s, optim.AdamWStep{}, device.State{N: 1, Type: f32, Master: m, Grad: m})
+		}, "the moment has 0 bytes"},
+		"adamw in bf16": {func(s *cpu.Stream) {
+			kernels.AdamW(s, optim.AdamWStep{}, device.State{N: 1, Type: bf16, Master: m, Grad: m})
+		}, "the master is bf16"},
 		"sgd with a short copy": {func(s *cpu.Stream) {
-			s.SGD(optim.SGDStep{}, device.State{N: 9, Type: f32, Master: m, Grad: m, Copy: m.Slice(0, 16), CopyType: bf16})
+			kernels.SGD(s, optim.SGDStep{}, device.State{N: 9, Type: f32, Master: m, Grad: m, Copy: m.Slice(0, 16), CopyType: bf16})
 		}, "the copy has 16 bytes"},
 		"sgd with an integer copy": {func(s *cpu.Stream) {
-			s.SGD(optim.SGDStep{}, device.State{N: 1, Type: f32, Master: m, Grad: m, Copy: m, CopyType: dtype.Int8})
+			kernels.SGD(s, optim.SGDStep{}, device.State{N: 1, Type: f32, Master: m, Grad: m, Copy: m, CopyType: dtype.Int8})
 		}, "the copy is i8"},
 	} {
 		both(t, func(t *testing.T, s *cpu.Stream) {
@@ -311,12 +339,12 @@ func BenchmarkKernels(b *testing.B) {
 	step, _ := optim.AdamW{LR: 0.1}.Prepare(1, 1)
 	half := bytesOf(dtype.BFloat16, normals(n))
 	for name, run := range map[string]func(){
-		"accumulate/f32 by 2":  func() { s.Accumulate(state.Master, dtype.Float32, state.Grad, dtype.Float32, n, 2, false) },
-		"accumulate/f32 by 3":  func() { s.Accumulate(state.Master, dtype.Float32, state.Grad, dtype.Float32, n, 3, false) },
-		"accumulate/bf16 by 3": func() { s.Accumulate(state.Master, dtype.Float32, half, dtype.BFloat16, n, 3, false) },
-		"cast":                 func() { s.Cast(half, dtype.BFloat16, state.Grad, dtype.Float32, n) },
-		"norm":                 func() { s.Norm(&optim.Norm{}, state.Grad, dtype.Float32, n) },
-		"adamw":                func() { s.AdamW(step, state) },
+		"accumulate/f32 by 2":  func() { kernels.Accumulate(s, state.Master, dtype.Float32, state.Grad, dtype.Float32, n, 2, false) },
+		"accumulate/f32 by 3":  func() { kernels.Accumulate(s, state.Master, dtype.Float32, state.Grad, dtype.Float32, n, 3, false) },
+		"accumulate/bf16 by 3": func() { kernels.Accumulate(s, state.Master, dtype.Float32, half, dtype.BFloat16, n, 3, false) },
+		"cast":                 func() { kernels.Cast(s, half, dtype.BFloat16, state.Grad, dtype.Float32, n) },
+		"norm":                 func() { kernels.Norm(s, half.Slice(0, optim.NormBytes), device.Memory{}, state.Grad, dtype.Float32, n) },
+		"adamw":                func() { kernels.AdamW(s, step, state) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(4 * n)

@@ -56,7 +56,7 @@ func TestTheFirstErrorSticks(t *testing.T) {
 		before := s.Record()
 		first, told := errors.New("first"), error(nil)
 		s.Do(task(func(error) error { return first }))
-		s.Zero(m)
+		kernels.Zero(s, m)
 		s.Do(task(func(failed error) error { told = failed; return errors.New("second") }))
 		if err := s.Synchronize(context.Background(), s.Record()); err != first {
 			t.Errorf("Synchronize returned %v", err)
@@ -192,7 +192,7 @@ func TestCloseDoesTheWorkAndEndsTheGoroutine(t *testing.T) {
 func TestAWaitForWorkThatAClosedStreamRefusedFails(t *testing.T) {
 	both(t, func(t *testing.T, s *cpu.Stream) {
 		dst := device.HostMemory([]byte{1})
-		s.Zero(dst)
+		kernels.Zero(s, dst)
 		if err := errors.Join(s.Synchronize(context.Background(), s.Record()), s.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +226,7 @@ func TestCloseReturnsAnErrorThatNobodyHasSeen(t *testing.T) {
 func TestWorkAfterCloseIsAnError(t *testing.T) {
 	both(t, func(t *testing.T, s *cpu.Stream) {
 		_ = s.Close()
-		s.Zero(device.Memory{})
+		kernels.Zero(s, device.Memory{})
 		if err := s.Err(); err == nil || !strings.Contains(err.Error(), "zero after Close") {
 			t.Errorf("the stream says %v", err)
 		}
@@ -240,7 +240,7 @@ func TestStreamsDoNotAllocate(t *testing.T) {
 		m := device.HostMemory(make([]byte, 64))
 		n := testing.AllocsPerRun(500, func() {
 			for range 10 {
-				other.Zero(m)
+				kernels.Zero(other, m)
 				s.Wait(other.Record())
 				s.Copy(m, m)
 				other.Wait(s.Record())
@@ -258,7 +258,7 @@ func BenchmarkQueuedCommand(b *testing.B) {
 	defer s.Close()
 	b.ReportAllocs()
 	for b.Loop() {
-		s.Zero(device.Memory{})
+		kernels.Zero(s, device.Memory{})
 		_ = s.Synchronize(context.Background(), s.Record())
 	}
 }
@@ -267,6 +267,6 @@ func BenchmarkInlineCommand(b *testing.B) {
 	s := cpu.NewStream("compute", true)
 	b.ReportAllocs()
 	for b.Loop() {
-		s.Zero(device.Memory{})
+		kernels.Zero(s, device.Memory{})
 	}
 }

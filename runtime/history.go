@@ -1,0 +1,257 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+
+	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/layout"
+	"github.com/shardgen/shardgen/runtime/optim"
+)
+
+// act is something that all ranks must do alike.
+type act uint8
+
+const (
+	actInit act = iota + 1
+	actForward
+	actEval
+	actBackward
+	actGather
+	actReduce
+	actDiscard
+	actZeroGrad
+	actFreeze
+	actUnfreeze
+	actUnscale
+	actStep
+	actUpdate
+)
+
+var actNames = [...]string{
+	actInit: "Init", actForward: "Forward", actEval: "Eval", actBackward: "Backward", actGather: "the gather of block", actReduce: "Reduce of the gradients of block",
+	actDiscard: "Discard of the gradients of block", actZeroGrad: "ZeroGrad", actFreeze: "Freeze", actUnfreeze: "Unfreeze",
+	actUnscale: "Unscale", actStep: "Step", actUpdate: "Update",
+}
+
+// entry is one act of a rank: on which of its models, and with what: a block's
+// position, or a hash of the arguments.
+type entry struct {
+	act    act
+	model  uint16 // counts the models opened on the rank
+	detail uint32
+}
+
+func (e entry) word() uint64 { return uint64(e.act)<<48 | uint64(e.model)<<32 | uint64(e.detail) }
+
+func entryOf(word uint64) entry { return entry{act(word >> 48), uint16(word >> 32), uint32(word)} }
+
+// memory is how many acts a rank can tell others about when it finds that they
+// did something else.
+const memory = 64
+
+// history is what a rank has done. Its hash is the same on ranks that did the
+// same; it rides in the sums of a step.
+type history struct {
+	count   uint64
+	hash    uint64
+	entries [memory]uint64 // the last ones, by count mod memory
+	hashes  [memory]uint64 // after each of them
+}
+
+func (h *history) add(e entry) {
+	const odd = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio
+	at := h.count % memory
+	h.hash = (bits.RotateLeft64(h.hash, 23) ^ e.word()) * odd
+	h.entries[at], h.hashes[at] = e.word(), h.hash
+	h.count++
+}
+
+// did records an act of this rank on this model.
+func (m *Model) did(a act, detail uint32) {
+	m.rank.history.add(entry{a, m.ordinal, detail})
+}
+
+// digest folds the arguments of a call.
+type digest uint64
+
+const newDigest digest = 0xcbf29ce484222325 // FNV-1a's
+
+func (d digest) texts(list []string) digest {
+	for _, s := range list {
+		for i := range len(s) {
+			d = (d ^ digest(s[i])) * 0x100000001b3
+		}
+		d = (d ^ 0x100) * 0x100000001b3
+	}
+	return d
+}
+
+func (d digest) floats(x ...float64) digest {
+	for _, f := range x {
+		b := math.Float64bits(f)
+		for ; b != 0; b >>= 8 {
+			d = (d ^ digest(b&0xff)) * 0x100000001b3
+		}
+		d = (d ^ 0x100) * 0x100000001b3
+	}
+	return d
+}
+
+func (d digest) detail() uint32 { return uint32(d>>32) ^ uint32(d) }
+
+// pieces is in how many parts of pieceBits bits a history's hash is summed: sums
+// of them and of their squares are exact in f64 for all ranks that there can be.
+const (
+	pieces    = 3
+	pieceBits = 20
+)
+
+// sumOverRanks adds up over the ranks what is at the start of m.sums, a norm,
+// and checks that all ranks have done the same so far. The sum of n equal numbers
+// x is told from any other sum by that of their squares: only then is n times the
+// one the square of the other.
+func (m *Model) sumOverRanks(ctx context.Context, subject string) (optim.Norm, error) {
+	host := m.sumsHost[:]
+	for i := range pieces {
+		x := float64(m.rank.history.hash >> (i * pieceBits) & (1<<pieceBits - 1))
+		at := optim.NormBytes + 16*i
+		appendFloats(host[:at], x, x*x)
+	}
+	checks := m.sums.Slice(optim.NormBytes, int64(len(host))-optim.NormBytes)
+	if err := m.rank.device.Write(ctx, checks, host[optim.NormBytes:]); err != nil {
+		return optim.Norm{}, m.fail(err)
+	}
+	m.reductions.Wait(m.compute.Record())
+	m.comm.AllReduce(subject, m.sums, dtype.Float64)
+	if err := m.settle(ctx, subject); err != nil {
+		return optim.Norm{}, err
+	}
+	if err := m.rank.device.Read(ctx, host, m.sums); err != nil {
+		return optim.Norm{}, m.fail(err)
+	}
+	if !sumsOfEqual(host[optim.NormBytes:], uint64(m.rank.Size())) {
+		return optim.Norm{}, m.fail(m.whoDiffers(ctx))
+	}
+	return optim.NormOf(host), nil
+}
+
+func appendFloats(b []byte, x ...float64) []byte {
+	for _, f := range x {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(f))
+	}
+	return b
+}
+
+// sumsOfEqual reports whether sums and sums of squares are those of n equal
+// numbers.
+func sumsOfEqual(b []byte, n uint64) bool {
+	for ; len(b) >= 16; b = b[16:] {
+		sum := uint64(math.Float64frombits(binary.LittleEndian.Uint64(b)))
+		squares := uint64(math.Float64frombits(binary.LittleEndian.Uint64(b[8:])))
+		if n*squares != sum*sum {
+			return false
+		}
+	}
+	return true
+}
+
+// agree checks that all ranks have come to the same point by the same acts.
+func (m *Model) agree(ctx context.Context, subject string) error {
+	m.kernels.Zero(m.compute, m.sums)
+	_, err := m.sumOverRanks(ctx, subject)
+	return err
+}
+
+// whoDiffers compares the ranks' histories and names the first act in which one
+// differs from rank 0. All ranks call it, and get the same.
+func (m *Model) whoDiffers(ctx context.Context) error {
+	own := new(bytes.Buffer)
+	h := &m.rank.history
+	_ = binary.Write(own, binary.LittleEndian, [2]uint64{h.count, h.hash}) // a buffer takes all
+	_ = binary.Write(own, binary.LittleEndian, h.entries[:])
+	_ = binary.Write(own, binary.LittleEndian, h.hashes[:])
+	all := make([]byte, own.Len()*m.rank.Size())
+	if err := m.exchange(ctx, "what ranks did", all, own.Bytes()); err != nil {
+		return fmt.Errorf("the ranks did different things; comparing them: %w", err)
+	}
+	first := historyOf(all)
+	for r := 1; r < m.rank.Size(); r++ {
+		if other := historyOf(all[r*own.Len():]); other.hash != first.hash || other.count != first.count {
+			return fmt.Errorf("the ranks did different things: %s; every rank must make the same calls, with the same arguments", m.difference(first, other, r))
+		}
+	}
+	return fmt.Errorf("the ranks' sums disagree, but not what they did: the transport or the memory gave wrong bits")
+}
+
+func historyOf(b []byte) *history {
+	words := func(n int) []uint64 {
+		out := make([]uint64, n)
+		for i := range out {
+			out[i] = binary.LittleEndian.Uint64(b[8*i:])
+		}
+		b = b[8*n:]
+		return out
+	}
+	h := &history{}
+	head := words(2)
+	h.count, h.hash = head[0], head[1]
+	copy(h.entries[:], words(memory))
+	copy(h.hashes[:], words(memory))
+	return h
+}
+
+// difference describes the first act that differs, of those that both ranks
+// remember.
+func (m *Model) difference(first, other *history, rank int) string {
+	last := max(first.count, other.count)
+	for i := last - min(last, memory); i < last; i++ {
+		at := i % memory
+		switch {
+		case i >= first.count:
+			return fmt.Sprintf("rank 0 made %d calls, rank %d went on with %s", first.count, rank, m.describe(entryOf(other.entries[at])))
+		case i >= other.count:
+			return fmt.Sprintf("rank %d made %d calls, rank 0 went on with %s", rank, other.count, m.describe(entryOf(first.entries[at])))
+		case first.entries[at] != other.entries[at]:
+			return m.contrast(entryOf(first.entries[at]), entryOf(other.entries[at]), i, rank)
+		case first.hashes[at] != other.hashes[at]:
+			return fmt.Sprintf("rank 0 and rank %d differ in a call more than %d calls ago", rank, last-i)
+		}
+	}
+	return fmt.Sprintf("rank 0 and rank %d differ in a call more than %d calls ago", rank, memory)
+}
+
+func (m *Model) contrast(a, b entry, call uint64, rank int) string {
+	one, other := m.describe(a), m.describe(b)
+	if one == other {
+		return fmt.Sprintf("call %d is %s on rank 0 and on rank %d, but with other arguments", call+1, one, rank)
+	}
+	return fmt.Sprintf("call %d is %s on rank 0, and %s on rank %d", call+1, one, other, rank)
+}
+
+// describe names an act. Blocks are named by this model, if they are its own.
+func (m *Model) describe(e entry) string {
+	if int(e.act) >= len(actNames) || actNames[e.act] == "" {
+		return fmt.Sprintf("act %d", e.act)
+	}
+	text := actNames[e.act]
+	switch e.act {
+	case actGather, actReduce, actDiscard:
+		if e.model == m.ordinal && int(e.detail) < len(m.blocks) {
+			text += " " + m.blocks[e.detail].name
+		} else {
+			text += fmt.Sprintf(" at position %d", e.detail)
+		}
+	}
+	if e.model != m.ordinal {
+		text += fmt.Sprintf(" of the rank's model %d", e.model+1)
+	}
+	return text
+}
+
+// The sums of a step are a norm and the pieces of a hash.
+const _ = -uint(layout.SumsBytes - optim.NormBytes - 16*pieces)

@@ -1,0 +1,264 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shardgen/shardgen/runtime/optim"
+)
+
+// onRank1 runs one of two calls.
+func onRank1(m *Model, one, other func() error) error {
+	if m.rank.Rank() == 1 {
+		return other()
+	}
+	return one()
+}
+
+func TestRanksThatDidDifferentThingsAreTold(t *testing.T) {
+	step := func(ctx context.Context, m *Model, o optim.AdamW) error { _, err := m.StepAdamW(ctx, o); return err }
+	for name, c := range map[string]struct {
+		call func(context.Context, *Model) error
+		want string
+	}{
+		"another learning rate": {func(ctx context.Context, m *Model) error {
+			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{LR: 1}) }, func() error { return step(ctx, m, optim.AdamW{LR: 2}) })
+		}, "call 2 is Step on rank 0 and on rank 1, but with other arguments"},
+		"another loss scale": {func(ctx context.Context, m *Model) error {
+			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{}) }, func() error { return step(ctx, m, optim.AdamW{LossScale: 2}) })
+		}, "call 2 is Step on rank 0 and on rank 1, but with other arguments"},
+		"another parameter frozen": {func(ctx context.Context, m *Model) error {
+			err := onRank1(m, func() error { return m.Freeze("h.0.*") }, func() error { return m.Freeze("h.1.*") })
+			return errors.Join(err, step(ctx, m, optim.AdamW{}))
+		}, "call 2 is Freeze on rank 0 and on rank 1, but with other arguments"},
+		"one rank forgets the gradients": {func(ctx context.Context, m *Model) error {
+			return errors.Join(onRank1(m, m.ZeroGrad, func() error { return nil }), step(ctx, m, optim.AdamW{}))
+		}, "call 2 is ZeroGrad on rank 0, and Step on rank 1"},
+		"unscaled instead of stepped": {func(ctx context.Context, m *Model) error {
+			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{}) }, func() error { _, err := m.Unscale(ctx, 0, 0); return err })
+		}, "call 2 is Step on rank 0, and Unscale on rank 1"},
+		"an update instead of a step": {func(ctx context.Context, m *Model) error {
+			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{}) }, func() error { return m.Update(ctx, func(*Shards) error { return nil }) })
+		}, "the ranks disagree: rank 0 wants all-reduce of the gradient norm"},
+		"a block is skipped, which a prefetch hides": {func(ctx context.Context, m *Model) error {
+			p := m.Forward(ctx)
+			for i := range 3 {
+				if i == 1 && m.rank.Rank() == 1 {
+					continue
+				}
+				b, err := p.Gather(0, i)
+				if err != nil {
+					return err
+				}
+				b.Release()
+			}
+			return errors.Join(p.End(), step(ctx, m, optim.AdamW{}))
+		}, "call 4 is the gather of block h.1 on rank 0, and the gather of block h.2 on rank 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tm := trainable(2)
+			tm.prefetch = 1
+			errs := make([]error, 2)
+			err := runShort(2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+				errs[m.rank.Rank()] = c.call(ctx, m)
+				return errs[m.rank.Rank()]
+			})
+			if err == nil {
+				t.Fatal("nobody noticed")
+			}
+			for r, e := range errs {
+				if e == nil || !strings.Contains(e.Error(), c.want) {
+					t.Errorf("rank %d: %v, want %q", r, e, c.want)
+				}
+			}
+		})
+	}
+}
+
+func TestTwoModelsOfOnePackageAreToldApart(t *testing.T) {
+	d := trainable(2).descriptor(t)
+	err := runShort(2, d, func(ctx context.Context, first *Model) error {
+		second, err := Open(ctx, first.rank, d, Options{})
+		if err != nil {
+			return err
+		}
+		defer second.Close()
+		if err := fill(ctx, second); err != nil {
+			return err
+		}
+		order := []*Model{first, second}
+		if first.rank.Rank() == 1 {
+			order = []*Model{second, first}
+		}
+		for _, m := range order {
+			p := m.Forward(ctx)
+			b, err := p.Gather(0, 0)
+			if err != nil {
+				return err
+			}
+			b.Release()
+			if err := p.End(); err != nil {
+				return err
+			}
+		}
+		_, err = first.StepAdamW(ctx, optim.AdamW{})
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "Forward on rank 0, and Forward of the rank's model 2 on rank 1") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestADifferenceThatIsLongAgoIsStillFound(t *testing.T) {
+	err := runShort(2, trainable(2).descriptor(t), func(ctx context.Context, m *Model) error {
+		if m.rank.Rank() == 1 {
+			if err := m.ZeroGrad(); err != nil {
+				return err
+			}
+		} else if err := m.Freeze("h.0.w"); err != nil {
+			return err
+		}
+		for range 2 * memory {
+			if err := m.ZeroGrad(); err != nil {
+				return err
+			}
+		}
+		_, err := m.StepAdamW(ctx, optim.AdamW{})
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "in a call more than 64 calls ago") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Every field of the hyperparameters counts.
+func TestStepsCompareAllHyperparameters(t *testing.T) {
+	for _, o := range []any{optim.AdamW{}, optim.SGD{}} {
+		for i := range reflect.TypeOf(o).NumField() {
+			changed := reflect.New(reflect.TypeOf(o)).Elem()
+			if f := changed.Field(i); f.Kind() == reflect.Bool {
+				f.SetBool(true)
+			} else {
+				f.SetFloat(0.5)
+			}
+			if callDigest(o) == callDigest(changed.Interface()) {
+				t.Errorf("%T.%s is not compared", o, reflect.TypeOf(o).Field(i).Name)
+			}
+		}
+	}
+}
+
+func callDigest(o any) digest {
+	if a, ok := o.(optim.AdamW); ok {
+		return adamWDigest(a)
+	}
+	return sgdDigest(o.(optim.SGD))
+}
+
+func TestSumsOfUnequalNumbersAreTold(t *testing.T) {
+	for _, c := range []struct {
+		x    []uint64
+		want bool
+	}{
+		{[]uint64{5}, true}, {[]uint64{5, 5, 5}, true}, {[]uint64{0, 0}, true},
+		{[]uint64{4, 6}, false}, {[]uint64{1, 5, 3}, false}, {[]uint64{0, 1<<20 - 1}, false},
+	} {
+		var sum, squares float64
+		for _, x := range c.x {
+			sum, squares = sum+float64(x), squares+float64(x*x)
+		}
+		b := appendFloats(nil, sum, squares)
+		if got := sumsOfEqual(b, uint64(len(c.x))); got != c.want {
+			t.Errorf("%v: %t", c.x, got)
+		}
+	}
+}
+
+func TestCloseInAPassDoesNotWaitForThoseWhoDoNotCome(t *testing.T) {
+	start := time.Now()
+	release := make(chan struct{})
+	tm := trainable(2)
+	tm.prefetch = 1
+	failed := errors.New("rank 0 fails")
+	err := Run(context.Background(), LocalRanks{Ranks: 2, Timeout: time.Minute}, func(ctx context.Context, rank *Rank) error {
+		m, err := Open(ctx, rank, tm.descriptor(t), Options{})
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		if err := fill(ctx, m); err != nil {
+			return err
+		}
+		p := m.Forward(ctx)
+		if rank.Rank() == 0 {
+			defer close(release)
+			if _, err := p.Gather(0, 0); err != nil { // its prefetch is in flight now
+				return err
+			}
+			return failed
+		}
+		if _, err := p.m.blockAlone(p); err != nil {
+			return err
+		}
+		<-ctx.Done() // does not come to the prefetch of rank 0
+		return context.Cause(ctx)
+	})
+	if !errors.Is(err, failed) {
+		t.Errorf("error %v", err)
+	}
+	if spent := time.Since(start); spent > 2*grace {
+		t.Errorf("it took %v", spent)
+	}
+}
+
+// blockAlone gathers the first block without a prefetch behind it.
+func (m *Model) blockAlone(p Pass) (Block, error) {
+	m.rank.mu.Lock()
+	m.pass.cursor = len(m.blocks)
+	b := &m.blocks[0]
+	m.fetch(b)
+	ticket := m.admit(b)
+	err := m.await(b)
+	m.rank.mu.Unlock()
+	return Block{m: m, position: 0, ticket: ticket}, err
+}
+
+func TestGradientsOfAFailedPassAreNotStepped(t *testing.T) {
+	mustRun(t, 2, trainable(2).descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := fill(ctx, m); err != nil {
+			return err
+		}
+		p := m.Backward(ctx)
+		b, g, err := p.GatherWithGrads(0, 2)
+		if err != nil {
+			return err
+		}
+		b.Release()
+		g.Reduce()
+		if _, _, err := p.GatherWithGrads(0, 7); err == nil {
+			t.Error("there is a block 7")
+		}
+		if err := p.End(); err == nil {
+			t.Error("End does not return the pass's error")
+		}
+		want := "the last backward pass failed, so its gradients are incomplete; call ZeroGrad"
+		_, stepped := m.StepAdamW(ctx, optim.AdamW{})
+		_, unscaled := m.Unscale(ctx, 0, 0)
+		_, gathered := m.Backward(ctx).Gather(0, 0)
+		updated := m.Update(ctx, func(*Shards) error { return nil })
+		for _, err := range []error{stepped, unscaled, gathered, updated} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v, want %q", err, want)
+			}
+		}
+		if err := m.ZeroGrad(); err != nil {
+			return err
+		}
+		_, err = m.StepAdamW(ctx, optim.AdamW{})
+		return err
+	})
+}
