@@ -164,22 +164,10 @@ func introduced(b []byte) string { return string(bytes.TrimRight(b[1:], "\x00"))
 // exchange gathers every rank's src into dst, through device memory. subject
 // says what it is, for errors.
 func (m *Model) exchange(ctx context.Context, subject string, dst, src []byte) error {
-	dev := m.rank.device
-	mem, err := dev.Alloc(int64(len(dst) + len(src)))
-	if err != nil {
-		return err
-	}
-	from, to := mem.Slice(int64(len(dst)), int64(len(src))), mem.Slice(0, int64(len(dst)))
-	err = dev.Write(ctx, from, src)
-	if err == nil {
-		m.comm.AllGather(subject, to, from)
-		if err = m.comm.Synchronize(ctx, m.gathers.Record()); err != nil {
-			m.comm.Abort(err)
-			_ = m.drain() // returns the same error, when nothing uses mem any more
-		}
-	}
-	if err == nil {
-		err = dev.Read(ctx, dst, to)
-	}
-	return errors.Join(err, dev.Free(mem))
+	both, n := append(make([]byte, len(dst)), src...), int64(len(dst))
+	err := m.rank.through(ctx, both, m.gathers, func(mem device.Memory) {
+		m.comm.AllGather(subject, mem.Slice(0, n), mem.Slice(n, int64(len(src))))
+	})
+	copy(dst, both)
+	return err
 }

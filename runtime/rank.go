@@ -13,6 +13,7 @@ import (
 	"github.com/shardgen/shardgen/runtime/comm/local"
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/device/cpu"
+	"github.com/shardgen/shardgen/runtime/dtype"
 )
 
 // Rank is one member of a process group with the device that it computes on.
@@ -65,6 +66,46 @@ func (r *Rank) SetStream(s device.Stream) {
 		s = r.own
 	}
 	r.stream = s
+}
+
+// Sum replaces x by its sums over the ranks, added in rank order where the
+// transport promises that: losses to report, counts of samples. what names them in
+// errors. Every rank must call it, with as many numbers, and waits for the others.
+func (r *Rank) Sum(ctx context.Context, what string, x []float64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ctx == nil {
+		return fmt.Errorf("sum of %s: the context is nil; pass context.Background()", what)
+	}
+	err := r.through(ctx, dtype.Bytes(x), r.comm.ReduceStream(), func(mem device.Memory) {
+		r.comm.AllReduce(what, mem, dtype.Float64)
+	})
+	if err != nil {
+		return fmt.Errorf("sum of %s: %w", what, err)
+	}
+	return nil
+}
+
+// through copies b to the device, puts a collective on it on one of the group's
+// streams, and copies back what it left. A failure ends the group: the memory is
+// only free when nobody uses it any more.
+func (r *Rank) through(ctx context.Context, b []byte, stream device.Stream, collective func(device.Memory)) error {
+	mem, err := r.device.Alloc(int64(len(b)))
+	if err != nil {
+		return err
+	}
+	err = r.device.Write(ctx, mem, b)
+	if err == nil {
+		collective(mem)
+		if err = r.comm.Synchronize(ctx, stream.Record()); err != nil {
+			r.comm.Abort(err)
+			_ = r.comm.Synchronize(context.Background(), stream.Record()) // returns the same error, when nothing uses mem any more
+		}
+	}
+	if err == nil {
+		err = r.device.Read(ctx, b, mem)
+	}
+	return errors.Join(err, r.device.Free(mem))
 }
 
 // Launcher starts the ranks of a group and waits for them.

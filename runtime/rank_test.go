@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync"
@@ -193,5 +194,34 @@ func TestARankThatNeverReturnsIsLeftBehindAndNamed(t *testing.T) {
 	}
 	if spent := time.Since(start); spent < grace || spent > grace+5*time.Second {
 		t.Errorf("after %v", spent)
+	}
+}
+
+func TestSumAddsUpOverTheRanks(t *testing.T) {
+	err := Run(t.Context(), LocalRanks{Ranks: 3, Timeout: time.Second}, func(ctx context.Context, rank *Rank) error {
+		x := []float64{float64(rank.Rank()), 0.5}
+		err := errors.Join(rank.Sum(ctx, "losses", x), rank.Sum(ctx, "nothing", nil))
+		if err == nil && (x[0] != 3 || x[1] != 1.5) {
+			err = fmt.Errorf("sums %v", x)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSumsThatDifferInLengthOrAreAloneFail(t *testing.T) {
+	for want, n := range map[string][2]int{"the ranks disagree": {1, 2}, "no sign of ranks [1]": {1, -1}} {
+		err := Run(t.Context(), LocalRanks{Ranks: 2, Timeout: 100 * time.Millisecond}, func(ctx context.Context, rank *Rank) error {
+			if n[rank.Rank()] < 0 {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			return rank.Sum(ctx, "losses", make([]float64, n[rank.Rank()]))
+		})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
 	}
 }

@@ -19,10 +19,16 @@ type block struct {
 }
 
 // from returns the file that the block is an excerpt of.
-func (b *block) from() string {
+func (b *block) from() string { return b.value("from") }
+
+// needs returns the program that the block can't be run without.
+func (b *block) needs() string { return b.value("needs") }
+
+// value returns what follows name= among the block's words.
+func (b *block) value(name string) string {
 	for _, w := range b.words {
-		if path, found := strings.CutPrefix(w, "from="); found {
-			return path
+		if value, found := strings.CutPrefix(w, name+"="); found {
+			return value
 		}
 	}
 	return ""

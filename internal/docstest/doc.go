@@ -9,6 +9,8 @@
 //	              begin with "make " are not run: they have to name a target of the
 //	              Makefile
 //	sh fails      is run and has to fail
+//	sh needs=P    is run where program P is found, which in CI has to be; elsewhere
+//	              it and its output are left out
 //	text, json,   right after sh: what the commands print, on both streams. A line of
 //	diff          three dots stands for any lines
 //	yaml          is a spec that has to be planned without fault; keys that every spec

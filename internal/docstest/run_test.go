@@ -99,12 +99,15 @@ func TestCommandsOfThePagesDoWhatThePagesShow(t *testing.T) {
 func (w *workshop) run(t *testing.T, p *page) {
 	folder := w.folder(t)
 	shown := map[int]string{} // by line of the block
-	printed, hasGo := "", false
+	printed, hasGo, left := "", false, false
 	for i := range p.blocks {
 		b := &p.blocks[i]
 		switch {
+		case b.language == "sh" && !available(t, p, b):
+			left = true
 		case b.language == "sh":
-			printed = w.shell(t, p, b, folder)
+			printed, left = w.shell(t, p, b, folder), false
+		case b.isOutput() && left:
 		case b.isOutput():
 			compareOutput(t, p, b, printed, shown)
 		case b.file() != "":
@@ -118,6 +121,22 @@ func (w *workshop) run(t *testing.T, p *page) {
 	if len(shown) > 0 && *update {
 		write(t, filepath.Join(w.root, p.path), withOutputs(p, shown))
 	}
+}
+
+// available reports whether the program is there that a block needs. In CI it
+// has to be.
+func available(t *testing.T, p *page, b *block) bool {
+	t.Helper()
+	if b.needs() == "" {
+		return true
+	}
+	_, err := exec.LookPath(b.needs())
+	if err != nil && os.Getenv("CI") == "true" {
+		t.Errorf("%s:%d: %v", p.path, b.line, err)
+	} else if err != nil {
+		t.Logf("%s:%d is not run: %v", p.path, b.line, err)
+	}
+	return err == nil
 }
 
 // shell runs a block and returns what it prints.
