@@ -48,8 +48,10 @@ func (w *walk) subject() string {
 }
 
 // typeName is the handle's type, such as gpt2.H.
-func (w *walk) typeName() string {
-	return types.TypeString(w.site.typ, func(p *types.Package) string { return p.Name() })
+func (w *walk) typeName() string { return typeName(w.site.typ) }
+
+func typeName(t types.Type) string {
+	return types.TypeString(t, func(p *types.Package) string { return p.Name() })
 }
 
 func (w *walk) leakMessage() string {

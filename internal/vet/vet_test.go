@@ -9,7 +9,7 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// all reports what the three analyzers report, so that the packages under
+// all reports what the analyzers report, so that the packages under
 // testdata are loaded once.
 var all = &analysis.Analyzer{
 	Name:     "all",
@@ -26,9 +26,9 @@ var all = &analysis.Analyzer{
 }
 
 // TestFaultsAreReportedAndCorrectCodeIsNot compares with the "want" comments of
-// the packages; clean has none.
+// the packages; clean, composed and pointed have none.
 func TestFaultsAreReportedAndCorrectCodeIsNot(t *testing.T) {
-	analysistest.Run(t, analysistest.TestData(), all, "blocks", "gradients", "passes", "clean", "helpers", "tiny")
+	analysistest.Run(t, analysistest.TestData(), all, "blocks", "composed", "gradients", "inside", "params", "passes", "pointed", "clean", "helpers", "tiny")
 }
 
 func TestAnalyzersAreValid(t *testing.T) {

@@ -110,7 +110,7 @@ func usedAfterRelease(f tiny.ForwardPass) error {
 	h.Release()
 	fmt.Println(h.Ln_1.Host()) // want `block h \(tiny\.H\) is used after h\.Release\(\) at line 110: move the use before that call`
 	fmt.Println(w[0])          // want `w, memory of block h \(tiny\.H\), is used after h\.Release\(\) at line 110`
-	part[0] = 1                // want `part, memory of block h`
+	part[0] = 1                // want `part, memory of block h` `write to part\[0\] changes only`
 	fmt.Println(up.Host())     // want `up, memory of block h`
 	look(h)                    // want `block h \(tiny\.H\) is used after`
 	fmt.Println(len(w), h.Mlp.Numel(), up.Name(), len(part))

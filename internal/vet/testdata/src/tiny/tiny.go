@@ -68,8 +68,9 @@ type H struct {
 func (h H) Release() { h.block.Release() }
 
 type HGrads struct {
-	grads shard.Grads
-	Mlp   shard.Tensor[float32]
+	grads   shard.Grads
+	Mlp     shard.Tensor[float32]
+	Experts [2]Expert
 }
 
 func (g HGrads) Reduce()  { g.grads.Reduce() }

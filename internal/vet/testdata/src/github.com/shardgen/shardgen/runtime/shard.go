@@ -30,3 +30,6 @@ type Tensor[T any] struct{ memory []T }
 func (t Tensor[T]) Host() []T    { return t.memory }
 func (t Tensor[T]) Name() string { return "" }
 func (t Tensor[T]) Numel() int64 { return int64(len(t.memory)) }
+
+func (t Tensor[T]) CopyTo(ctx context.Context, dst []T) error   { copy(dst, t.memory); return nil }
+func (t Tensor[T]) CopyFrom(ctx context.Context, src []T) error { copy(t.memory, src); return nil }
