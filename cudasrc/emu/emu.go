@@ -87,6 +87,20 @@ func Build(ctx context.Context, directory, source string, o Options) (*Program, 
 	return p, nil
 }
 
+// Check compiles a .cu into nothing, in an existing empty directory, and returns
+// all that the compiler says; err is nil where it has no errors.
+func Check(ctx context.Context, directory, source string, o Options) (messages string, err error) {
+	if err := write(directory, source, o); err != nil {
+		return "", fmt.Errorf("emulator: %w", err)
+	}
+	list := append(arguments(directory, os.DevNull, o), "-fsyntax-only", "-fmax-errors=0")
+	out, err := exec.CommandContext(ctx, compiler, list...).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("emulator: %s: %w", compiler, err)
+	}
+	return string(out), err
+}
+
 // arguments are those of g++. Products are not fused with sums, as nvcc is told
 // too, and unknown pragmas are nvcc's.
 func arguments(directory, program string, o Options) []string {

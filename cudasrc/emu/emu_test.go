@@ -126,7 +126,7 @@ func broken(t *testing.T, kernel string, arguments ...Argument) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = r.Launch(kernel, Grid{1, 64}, arguments...)
+	err = r.Launch(kernel, Grid{2, 64}, arguments...)
 	if err == nil {
 		t.Fatal("the launch works")
 	}
@@ -150,6 +150,14 @@ extern "C" __global__ void apart(int* out) {
     out[threadIdx.x] = __shfl_sync(0xffffffffu, 2, 0);
   }
 }
+extern "C" __global__ void crossed(int* out) {
+  if (blockIdx.x == 0 || threadIdx.x < 33) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+  out[threadIdx.x] = 1;
+}
 extern "C" __global__ void partial(int* out) { out[0] = __shfl_sync(0xffu, 1, 0); }
 extern "C" __global__ void beyond(int* out, int n) { out[n] = 1; }
 `
@@ -163,6 +171,7 @@ func TestAFaultyKernelEndsWithThePlace(t *testing.T) {
 	}{
 		{"divergent", nil, []string{"kernel divergent", "block 0: threads wait for each other", "thread 0 waits at a barrier (line 4)", "thread 40 has ended"}},
 		{"apart", nil, []string{"block 0: not all threads meet", "thread 0 waits at a shuffle (line 10)", "thread 7 waits at a shuffle (line 12)"}},
+		{"crossed", nil, []string{"block 1: not all threads meet", "thread 0 waits at a barrier (line 17)", "thread 33 waits at a barrier (line 19)"}},
 		{"partial", nil, []string{"a shuffle of part of a warp, mask 0xff"}},
 		{"beyond", []Argument{Value(int32(64))}, []string{"heap-buffer-overflow"}},
 		{"beyond", []Argument{Value(int64(3))}, []string{"a parameter of 4 bytes got 8"}},
@@ -186,6 +195,18 @@ func TestACompilerErrorIsReported(t *testing.T) {
 	_, err := Build(t.Context(), t.TempDir(), "static_assert(1 == 2, \"one is two\");\n", Options{})
 	if err == nil || !strings.Contains(err.Error(), "one is two") {
 		t.Errorf("error %v, want the compiler's", err)
+	}
+}
+
+func TestACheckReturnsEveryError(t *testing.T) {
+	t.Parallel()
+	needCompiler(t)
+	messages, err := Check(t.Context(), t.TempDir(), "static_assert(1 == 2, \"one is two\");\nstatic_assert(1 == 3, \"one is three\");\n", Options{})
+	if err == nil || !strings.Contains(messages, "one is two") || !strings.Contains(messages, "one is three") {
+		t.Errorf("error %v with %q", err, messages)
+	}
+	if messages, err := Check(t.Context(), t.TempDir(), "static_assert(1 == 1, \"one is one\");\n", Options{}); err != nil || messages != "" {
+		t.Errorf("error %v with %q, want none", err, messages)
 	}
 }
 

@@ -10,52 +10,6 @@ import (
 	"github.com/shardgen/shardgen/runtime/random"
 )
 
-// cSampler is a Sampler as the kernels read it.
-type cSampler struct {
-	Mean, Std, Cut, Base, Width, Lower, Upper float64
-	Seed, Owner                               uint64
-	Bounded                                   bool
-	Padding                                   [7]byte
-}
-
-// samplerOf works out what all elements of a distribution share.
-func samplerOf(t *testing.T, r *Process, d random.Distribution, e dtype.DType, s random.Stream) cSampler {
-	t.Helper()
-	c := cSampler{Mean: d.Mean, Std: d.Std, Cut: d.Cut, Width: 1, Seed: s.Seed, Owner: s.Owner}
-	switch d.Kind {
-	case random.TruncatedNormal:
-		tail := make([]float64, 1)
-		if err := r.Launch("lower_tail", Grid{1, 1}, Buffer(dtype.Bytes(tail)), Value(d.Cut)); err != nil {
-			t.Fatal(err)
-		}
-		c.Base, c.Width = tail[0], 1-2*tail[0]
-	case random.Uniform:
-		c.Base, c.Width = d.Low, d.High-d.Low
-		c.Lower, c.Upper = neighbour(e, d.Low, 1), neighbour(e, d.High, -1)
-		if c.Upper == d.High {
-			c.Upper = neighbour(e, math.Nextafter(d.High, math.Inf(-1)), -1)
-		}
-		c.Bounded = c.Lower <= c.Upper
-	}
-	return c
-}
-
-// neighbour returns the value of a type nearest to x that is not below it, or,
-// for a negative direction, not above it.
-func neighbour(e dtype.DType, x float64, direction float64) float64 {
-	round := func(x float64) float64 {
-		code, value := room(e.Bytes()), []float64{x}
-		dtype.Convert(code, e, dtype.Bytes(value), dtype.Float64, 1)
-		dtype.Convert(dtype.Bytes(value), dtype.Float64, code, e, 1)
-		return value[0]
-	}
-	y := round(x)
-	for step := math.Abs(x) * 0x1p-53; (y-x)*direction < 0; step *= 2 {
-		y = round(x + step*direction)
-	}
-	return y
-}
-
 var distributions = []random.Distribution{
 	{Kind: random.Normal, Std: 0.02},
 	{Kind: random.Normal, Mean: -1, Std: 3},
@@ -74,10 +28,9 @@ func TestRandomFillsHaveTheBitsOfTheHost(t *testing.T) {
 			}
 			for _, e := range types {
 				s := random.NewStream(uint64(77+i)<<40, "h.3.mlp.weight")
-				sampler := samplerOf(t, r, d, e, s)
 				for _, n := range sizes {
 					for _, first := range []int64{0, 1, 1 << 33} {
-						checkFill(t, r, d, e, s, sampler, first, n)
+						checkFill(t, r, d, e, s, first, n)
 					}
 				}
 			}
@@ -85,12 +38,14 @@ func TestRandomFillsHaveTheBitsOfTheHost(t *testing.T) {
 	})
 }
 
-func checkFill(t *testing.T, r *Process, d random.Distribution, e dtype.DType, s random.Stream, sampler cSampler, first, n int64) {
+func checkFill(t *testing.T, r *Process, d random.Distribution, e dtype.DType, s random.Stream, first, n int64) {
 	t.Helper()
 	got, want := room(n*e.Bytes()), room(n*e.Bytes())
-	host(t, func(stream device.Stream) { stream.Fill(device.HostMemory(want), e, &d, s, first, n) })
+	host(t, func(k device.Kernels, stream device.Stream) {
+		k.Fill(stream, device.HostMemory(want), e, &d, s, first, n)
+	})
 	name := fmt.Sprintf("fill_%s_%s", d.Kind, e)
-	launch(t, r, name, Buffer(got), Value(sampler), Value(first), Value(n))
+	launch(t, r, name, Buffer(got), Value(d.Sampler(e, s)), Value(first), Value(n))
 	same(t, fmt.Sprintf("%s %+v of %d from %d", name, d, n, first), got, want)
 }
 
@@ -98,7 +53,7 @@ func checkFill(t *testing.T, r *Process, d random.Distribution, e dtype.DType, s
 func TestNormalTailsHaveTheBitsOfTheHost(t *testing.T) {
 	r := start(t, all.program(t, false), false)
 	d, s := random.Distribution{Kind: random.Normal, Std: 1}, random.NewStream(5, "w")
-	checkFill(t, r, d, dtype.Float64, s, samplerOf(t, r, d, dtype.Float64, s), 0, 1<<18)
+	checkFill(t, r, d, dtype.Float64, s, 0, 1<<18)
 }
 
 // TestQuantilesHaveTheBitsOfTheHost covers probabilities that no uniform number of
@@ -141,19 +96,37 @@ func TestQuantilesHaveTheBitsOfTheHost(t *testing.T) {
 	})
 }
 
+// constants have values that need every byte of an element.
+var constants = []random.Distribution{
+	{Kind: random.Zeros}, {Kind: random.Ones}, {Kind: random.Constant, Value: 1}, {Kind: random.Constant, Value: -2.5}, {Kind: random.Constant, Value: 0.1},
+	{Kind: random.Constant, Value: -7}, {Kind: random.Constant, Value: 200},
+}
+
 func TestConstantFillsWriteAllElements(t *testing.T) {
 	variants(t, func(t *testing.T, r *Process) {
 		for _, e := range dtype.All() {
-			for _, n := range sizes {
-				d := random.Distribution{Kind: random.Constant, Value: 1}
-				got, want, one := room(n*e.Bytes()), room(n*e.Bytes()), room(8)
-				host(t, func(stream device.Stream) {
-					stream.Fill(device.HostMemory(want), e, &d, random.Stream{}, 0, n)
-					stream.Fill(device.HostMemory(one[:e.Bytes()]), e, &d, random.Stream{}, 0, 1)
-				})
-				launch(t, r, fmt.Sprintf("fill_constant_%d", e.Bytes()), Buffer(got), Value(dtype.Slice[uint64](one)[0]), Value(n))
-				same(t, fmt.Sprintf("constant %s of %d", e, n), got, want)
+			for _, d := range constants {
+				if d.Validate(e) != nil {
+					continue // no value of this type
+				}
+				for _, n := range sizes {
+					checkConstant(t, r, d, e, n)
+				}
 			}
 		}
 	})
+}
+
+func checkConstant(t *testing.T, r *Process, d random.Distribution, e dtype.DType, n int64) {
+	t.Helper()
+	got, want := room(n*e.Bytes()), room(n*e.Bytes())
+	host(t, func(k device.Kernels, s device.Stream) {
+		k.Fill(s, device.HostMemory(want), e, &d, random.Stream{}, 0, n)
+	})
+	bits, ok := d.ConstantBits(e)
+	if !ok {
+		t.Fatalf("%s is not a constant", d.Kind)
+	}
+	launch(t, r, fmt.Sprintf("fill_constant_%d", e.Bytes()), Buffer(got), Value(bits), Value(n))
+	same(t, fmt.Sprintf("%s %v in %s, %d elements", d.Kind, d.Value, e, n), got, want)
 }

@@ -26,13 +26,13 @@ var floats = []dtype.DType{dtype.Float64, dtype.Float32, dtype.BFloat16, dtype.F
 var states = []dtype.DType{dtype.Float32, dtype.Float64}
 
 // host does one piece of work on the CPU device.
-func host(t *testing.T, work func(device.Stream)) {
+func host(t *testing.T, work func(device.Kernels, device.Stream)) {
 	t.Helper()
 	s, err := cpu.New().NewStream("test", true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	work(s)
+	work(cpu.Kernels(), s)
 	if err := s.Synchronize(context.Background(), s.Record()); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,9 @@ func checkCast(t *testing.T, r *Process, from, to dtype.DType, source []byte) {
 	t.Helper()
 	n := int64(len(source)) / from.Bytes()
 	want, got := room(n*to.Bytes()), room(n*to.Bytes())
-	host(t, func(s device.Stream) { s.Cast(device.HostMemory(want), to, device.HostMemory(source), from, n) })
+	host(t, func(k device.Kernels, s device.Stream) {
+		k.Cast(s, device.HostMemory(want), to, device.HostMemory(source), from, n)
+	})
 	name := fmt.Sprintf("cast_%s_%s", from, to)
 	launch(t, r, name, Buffer(got), Buffer(source), Value(n))
 	same(t, fmt.Sprintf("%s of %d", name, n), got, want)
@@ -219,8 +221,8 @@ func checkAccumulate(t *testing.T, r *Process, to, from dtype.DType, n int64, di
 		mode := map[bool]string{true: "store", false: "add"}[store]
 		source, got := numbers(generator(n), from, n), numbers(generator(n+1), to, n)
 		want := clone(got)
-		host(t, func(s device.Stream) {
-			s.Accumulate(device.HostMemory(want), to, device.HostMemory(source), from, n, divisor, store)
+		host(t, func(k device.Kernels, s device.Stream) {
+			k.Accumulate(s, device.HostMemory(want), to, device.HostMemory(source), from, n, divisor, store)
 		})
 		name := fmt.Sprintf("accumulate_%s_%s_%s", from, to, mode)
 		launch(t, r, name, Buffer(got), Buffer(source), Value(n), Value(divisor))
@@ -254,18 +256,13 @@ func TestScaleIsWhatAnOptimizerDoesFirst(t *testing.T) {
 func norm(t *testing.T, r *Process, f dtype.DType, gradient []byte, total optim.Norm) optim.Norm {
 	t.Helper()
 	n := int64(len(gradient)) / f.Bytes()
-	chunks := (n + optim.ChunkElements - 1) / optim.ChunkElements
-	partials, out := room(16*chunks), room(16)
-	binary.LittleEndian.PutUint64(out, math.Float64bits(total.SumSquares))
-	binary.LittleEndian.PutUint64(out[8:], uint64(total.NonFinite))
+	partials, out := room(optim.PartialBytes(n)), room(optim.NormBytes)
+	total.Put(out)
 	launch(t, r, "norm_"+f.String(), Buffer(partials), Buffer(gradient), Value(n))
-	if err := r.Launch("norm_total", Grid{1, 32}, Buffer(out), Buffer(partials), Value(chunks)); err != nil {
+	if err := r.Launch("norm_total", Grid{1, 32}, Buffer(out), Buffer(partials), Value(optim.PartialBytes(n)/optim.NormBytes)); err != nil {
 		t.Fatal(err)
 	}
-	return optim.Norm{
-		SumSquares: math.Float64frombits(binary.LittleEndian.Uint64(out)),
-		NonFinite:  int64(binary.LittleEndian.Uint64(out[8:])),
-	}
+	return optim.NormOf(out)
 }
 
 func TestNormAddsUpTheTreeOfTheHost(t *testing.T) {
@@ -275,7 +272,12 @@ func TestNormAddsUpTheTreeOfTheHost(t *testing.T) {
 			for _, n := range longer {
 				gradient := numbers(generator(n), f, n)
 				want := optim.Norm{SumSquares: 0.1, NonFinite: 3}
-				host(t, func(s device.Stream) { s.Norm(&want, device.HostMemory(gradient), f, n) })
+				total := room(optim.NormBytes)
+				want.Put(total)
+				host(t, func(k device.Kernels, s device.Stream) {
+					k.Norm(s, device.HostMemory(total), device.Memory{}, device.HostMemory(gradient), f, n)
+				})
+				want = optim.NormOf(total)
 				if got := norm(t, r, f, gradient, optim.Norm{SumSquares: 0.1, NonFinite: 3}); got != want {
 					t.Fatalf("norm of %d %s: %v, want %v", n, f, got, want)
 				}

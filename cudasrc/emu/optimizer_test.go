@@ -1,14 +1,17 @@
 package emu
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/optim"
+	"github.com/shardgen/shardgen/runtime/random"
 )
 
 // copyTypes are the types of parameters whose masters have type f; f itself
@@ -102,7 +105,7 @@ func TestAdamWHasTheBitsOfTheHost(t *testing.T) {
 			eachShard(func(f, c dtype.DType, n int64) {
 				got := newShard(f, c, n)
 				want := got.clone()
-				host(t, func(s device.Stream) { s.AdamW(step, want.state()) })
+				host(t, func(k device.Kernels, s device.Stream) { k.AdamW(s, step, want.state()) })
 				launch(t, r, fmt.Sprintf("adamw_%s_%s", f, c), Value(step), Buffer(got.master), Buffer(got.m), Buffer(got.v), Buffer(clone(got.g)), got.copyArgument(), Value(n))
 				got.compare(t, fmt.Sprintf("AdamW %d", i), want)
 			})
@@ -137,7 +140,7 @@ func checkSGD(t *testing.T, r *Process, step optim.SGDStep, f, c dtype.DType, n 
 	t.Helper()
 	got := newShard(f, c, n)
 	want := got.clone()
-	host(t, func(s device.Stream) { s.SGD(step, want.state()) })
+	host(t, func(k device.Kernels, s device.Stream) { k.SGD(s, step, want.state()) })
 	mode, buffer := "momentum", Buffer(got.m)
 	if step.Momentum == 0 {
 		mode, buffer = "plain", Null()
@@ -146,26 +149,54 @@ func checkSGD(t *testing.T, r *Process, step optim.SGDStep, f, c dtype.DType, n 
 	got.compare(t, "SGD "+mode, want)
 }
 
-// The kernels read the scalars of a step as C++ structs.
-func TestStepsAreLaidOutAsTheKernelsReadThem(t *testing.T) {
-	for _, c := range []struct {
-		step  any
-		names []string
-		bytes uintptr
+// The kernels read structs of Go as C++ structs.
+func TestStructsAreLaidOutAsTheKernelsReadThem(t *testing.T) {
+	r := start(t, all.program(t, false), false)
+	for kernel, c := range map[string]struct {
+		of    any
+		bytes int64
 	}{
-		{optim.AdamWStep{}, []string{"GradScale", "Keep", "Gain1", "Keep1", "Beta2", "Gain2", "StepSize", "Root2", "Eps"}, 72},
-		{optim.SGDStep{}, []string{"GradScale", "WeightDecay", "Momentum", "Gain", "LR", "Nesterov"}, 48},
+		"fields_of_adamw":   {optim.AdamWStep{}, 72},
+		"fields_of_sgd":     {optim.SGDStep{}, 48},
+		"fields_of_sampler": {random.Sampler{}, 80},
 	} {
-		typ := reflect.TypeOf(c.step)
-		if typ.Size() != c.bytes || typ.NumField() != len(c.names) {
-			t.Errorf("%v has %d bytes in %d fields, the kernels expect %d in %d", typ, typ.Size(), typ.NumField(), c.bytes, len(c.names))
-			continue
+		want := append(fieldOffsets(reflect.TypeOf(c.of), 0), c.bytes)
+		got := make([]int64, len(want))
+		if err := r.Launch(kernel, Grid{1, 1}, Buffer(dtype.Bytes(got))); err != nil {
+			t.Fatal(err)
 		}
-		for i, name := range c.names {
-			if f := typ.Field(i); f.Name != name || f.Offset != uintptr(8*i) {
-				t.Errorf("%v: field %d is %s at %d, the kernels expect %s at %d", typ, i, f.Name, f.Offset, name, 8*i)
-			}
+		if !slices.Equal(got, want) || reflect.TypeOf(c.of).Size() != uintptr(c.bytes) {
+			t.Errorf("%s: offsets and size %v in C++, %v in Go", kernel, got, want)
 		}
+	}
+}
+
+// fieldOffsets returns the offsets of the numbers in a struct.
+func fieldOffsets(typ reflect.Type, at uintptr) []int64 {
+	var list []int64
+	for i := range typ.NumField() {
+		switch f := typ.Field(i); {
+		case f.Type.Kind() == reflect.Struct:
+			list = append(list, fieldOffsets(f.Type, at+f.Offset)...)
+		case f.Name != "_":
+			list = append(list, int64(at+f.Offset))
+		}
+	}
+	return list
+}
+
+// A norm is written as Go's package optim puts it into memory.
+func TestNormsAreTwoNumbersOnDevices(t *testing.T) {
+	r := start(t, all.program(t, false), false)
+	got := make([]int64, 3)
+	if err := r.Launch("fields_of_norm", Grid{1, 1}, Buffer(dtype.Bytes(got))); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, optim.NormBytes)
+	optim.Norm{SumSquares: 2.5, NonFinite: 3}.Put(b)
+	values := []float64{math.Float64frombits(binary.LittleEndian.Uint64(b[got[0]:])), math.Float64frombits(binary.LittleEndian.Uint64(b[got[1]:]))}
+	if got[2] != optim.NormBytes || values[0] != 2.5 || values[1] != 3 {
+		t.Errorf("in C++ a norm has %d bytes, and what Go writes reads as %v", got[2], values)
 	}
 }
 

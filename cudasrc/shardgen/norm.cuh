@@ -15,11 +15,13 @@ constexpr int kChunkElements = 4096;
 constexpr int kLanes = 8;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 
-// Norm is Go's optim.Norm.
+// Norm is Go's optim.Norm in memory: two f64, so that ranks can all-reduce it as
+// such. The count is exact below 2^53.
 struct alignas(16) Norm {
   double sumSquares;
-  long long nonFinite;
+  double nonFinite;  // elements that are NaN or infinite
 };
+static_assert(sizeof(Norm) == 2 * sizeof(double), "a norm is two f64, because ranks all-reduce it as such");
 
 // LaneSums are the sums of the neighbouring lanes that one thread adds up.
 template <class Float>
@@ -78,7 +80,7 @@ __device__ inline Norm addLanes(LaneSums<Float>& sums) {
       sums.sum[i] = sums.sum[i] + sums.sum[i + half];
     }
   }
-  return Norm{sums.sum[0], sums.nonFinite};
+  return Norm{sums.sum[0], static_cast<double>(sums.nonFinite)};
 }
 
 // normChunks writes the norm of each chunk to partials, which holds
@@ -120,7 +122,7 @@ __device__ inline void normTotal(Norm* __restrict__ total, const Norm* __restric
     const int count = static_cast<int>(chunks - first < kWarp ? chunks - first : kWarp);
     for (int i = 0; i < count; i++) {
       sum.sumSquares = sum.sumSquares + __shfl_sync(kWholeWarp, mine.sumSquares, i);
-      sum.nonFinite += __shfl_sync(kWholeWarp, mine.nonFinite, i);
+      sum.nonFinite = sum.nonFinite + __shfl_sync(kWholeWarp, mine.nonFinite, i);
     }
   }
   if (chunks > 0 && lane == 0) {

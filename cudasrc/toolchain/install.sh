@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches the pinned CUDA compilers into a folder, the first argument, and proves
-# that they compile. Needs python3 with pip, g++ and 300 MB. Where the folder is
+# that they compile. Needs python3 with pip, g++ and 500 MB. Where the folder is
 # what the pins say, it does nothing.
 set -euo pipefail
 

@@ -1,6 +1,6 @@
-// Package toolchain compiles CUDA with the pinned compilers that install.sh
-// fetches: a .cu to a fatbin for every target, and the fatbin back to what tests
-// ask about it (targets, entries, registers, PTX).
+// Package toolchain compiles CUDA, with the pinned compilers that install.sh
+// fetches or with those of the machine: a .cu to a fatbin for every target, and
+// the fatbin back to what tests ask about it (targets, entries, registers, PTX).
 //
 // Flags are part of a package's output: the same source gives the same bytes in
 // any folder with the pinned versions. It imports the standard library only.
@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Architectures that a fatbin has machine code for; newer GPUs compile the PTX of
@@ -44,7 +45,7 @@ type Compiler struct{ nvcc, cuobjdump string }
 // [ErrMissing] where there are none.
 func Find(folder string) (*Compiler, error) {
 	bin := filepath.Join(folder, "nvidia", "cu13", "bin")
-	c := &Compiler{nvcc: filepath.Join(bin, "nvcc"), cuobjdump: filepath.Join(bin, "cuobjdump")}
+	c := At(filepath.Join(bin, "nvcc"))
 	if _, err := os.Stat(filepath.Join(folder, "installed.sha256")); err != nil {
 		return nil, fmt.Errorf("%w in %s (%v); run `make cuda-toolchain`", ErrMissing, folder, err)
 	}
@@ -62,7 +63,7 @@ func (c *Compiler) Fatbin(ctx context.Context, source, fatbin string, include ..
 	for _, folder := range include {
 		arguments = append(arguments, "-I", folder)
 	}
-	out, err := exec.CommandContext(ctx, c.nvcc, append(arguments, source, "-o", fatbin)...).CombinedOutput()
+	out, err := output(exec.CommandContext(ctx, c.nvcc, append(arguments, source, "-o", fatbin)...))
 	if err != nil {
 		return fmt.Errorf("nvcc %s: %w\n%.4000s", filepath.Base(source), err, out)
 	}
@@ -124,9 +125,17 @@ func (c *Compiler) Usage(ctx context.Context, fatbin, architecture string) (map[
 var usageForm = regexp.MustCompile(`Function (\w+):\s+REG:(\d+) STACK:(\d+)`)
 
 func (c *Compiler) dump(ctx context.Context, arguments ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, c.cuobjdump, arguments...).CombinedOutput()
+	out, err := output(exec.CommandContext(ctx, c.cuobjdump, arguments...))
 	if err != nil {
 		return "", fmt.Errorf("cuobjdump: %w\n%.2000s", err, out)
 	}
-	return string(out), nil
+	return out, nil
+}
+
+// output runs a command and returns what it prints. Where its context ends, the
+// programs that it started in turn are not waited for.
+func output(command *exec.Cmd) (string, error) {
+	command.WaitDelay = time.Second
+	out, err := command.CombinedOutput()
+	return string(out), err
 }

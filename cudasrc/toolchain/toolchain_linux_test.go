@@ -291,8 +291,10 @@ func TestAChangedConstantStopsNVCCWithTheRule(t *testing.T) {
 		{cuemit.LayoutFile, "h_start_Mlp_Bias = 992;", "h_start_Mlp_Bias = 960;", "blocks.params: h.{i}.mlp.bias starts where h.{i}.mlp.weight ends"},
 		{cuemit.LayoutFile, "maxLive = 2;", "maxLive = 1;", "gather.max_live: the blocks gathered ahead"},
 		{cuemit.KernelsFile, "kAlignBytes = alignBytes", "kAlignBytes = 8", "shard.align_bytes: a multiple of 16, because kernels use 16-byte accesses"},
+		{cuemit.LayoutFile, "h_position = 1;", "h_position = 2;", "blocks: block h.{i} stands behind those before it"},
+		{cuemit.KernelsFile, "kStore = true", "kStore = false", "gradients.reduce, dtype: kStore of shardgen_accumulate_f32_f32_store is true"},
 		{cuemit.KernelsFile, "kElementBytes = 4", "kElementBytes = 3", "dtype: an element has 1, 2, 4 or 8 bytes"},
-		{cuemit.KernelsFile, "kVersion == 1", "kVersion == 2", "generator and CUDA headers are out of step: run go tool shardgen generate tiny.yaml"},
+		{cuemit.KernelsFile, "kVersion == 1", "kVersion == 2", "generator and CUDA headers are out of step in kVersion: run go tool shardgen generate tiny.yaml"},
 	} {
 		folder := write(t, p, func(name, content string) string {
 			if name != m.file {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shardgen/shardgen/gen/plan"
+	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/layout"
 	"github.com/shardgen/shardgen/spec"
 )
@@ -63,6 +64,30 @@ func TestConstantsAreNamedAfterKindsTypesAndFields(t *testing.T) {
 	}
 	if !slices.Contains(got, "") || slices.Contains(got, "EmbedLen") {
 		t.Errorf("only repeated kinds have a constant for their instances: %q", got)
+	}
+}
+
+func TestPlacesAreNamedAfterPartAndWorld(t *testing.T) {
+	n, err := New(planned(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, embed := &n.Own[1][0], &n.Shared[0]
+	for _, c := range []struct{ got, want string }{
+		{h.Offset(ShardPart, 8), "h_bf16_shardOffset_world8"},
+		{h.First(MasterPart, 8), "h_bf16_masterFirst_world8"},
+		{h.Gathered(1), "h_bf16_gatheredBytes_world1"},
+		{embed.Offset(GradShardPart, 8), "embed_shared_Wte_gradientShardOffset_world8"},
+		{n.Kinds[1].Position(), "h_position"},
+		{n.Kinds[1].GradBytes(8), "h_gradientBytes_world8"},
+		{n.Kinds[1].SharedGrad(embed, 8), "h_gradientOffset_embed_shared_Wte_world8"},
+		{n.Kinds[1].Stride(layout.Arena{Role: layout.GradShards, DType: dtype.Float32}, 8), "h_gradientShardsF32Stride_world8"},
+		{Arena(layout.Arena{Role: layout.GradBuffers}, 8), "gradientBuffersBytesWorld8"},
+		{OfWorld("slotBytes", 8), "slotBytesWorld8"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s, want %s", c.got, c.want)
+		}
 	}
 }
 

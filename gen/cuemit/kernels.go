@@ -4,13 +4,16 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/shardgen/shardgen/gen/plan"
+	"github.com/shardgen/shardgen/runtime/abi"
 	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/kernel"
 	"github.com/shardgen/shardgen/runtime/layout"
+	"github.com/shardgen/shardgen/runtime/optim"
 	"github.com/shardgen/shardgen/runtime/random"
-	"github.com/shardgen/shardgen/spec"
 )
 
 // MaxKernels bounds the kernels of any plan: of a model with SGD and momentum
@@ -19,24 +22,31 @@ const MaxKernels = 44
 
 // Kernel is an entry of a package's .cu.
 type Kernel struct {
-	Name       string // of the entry: shardgen_cast_f32_bf16
+	Name       string // of the entry: shardgen_cast_f32_bf16; see package kernel
 	Purpose    string // a sentence
 	Keys       string // of the spec that ask for it
 	Config     string // name of its configuration; empty where it needs none
-	Fields     []string
+	Fields     []Field
 	Parameters string
 	Call       string
 	Bounds     string // what a launch keeps to
 	header     string // that has its body
 }
 
-// Kernels returns the kernels that a plan needs, each configuration once, in a
-// fixed order: by name. Their number depends on the element types and the kinds of
-// init that the plan combines, not on layers, world sizes or parameters; see
-// [MaxKernels]. A launch has any number of blocks of shardgen::kThreads (256)
-// threads, but for norm_total: one block of 32.
+// Field is a constant of a kernel's configuration: a type or a number.
+type Field struct {
+	Declaration string // using Source = shardgen::F32
+	name, value string
+	isType      bool
+}
+
+// Kernels returns the kernels that the runtime launches for a plan, each
+// configuration once, in a fixed order: by name. They follow from the layout
+// alone. Their number depends on the element types and the kinds of init that it
+// combines, not on layers, world sizes or parameters; see [MaxKernels]. Package
+// kernel has the shape of a launch.
 func Kernels(p *plan.Plan) []Kernel {
-	s := &kernelSet{seen: map[string]bool{}, layout: p.Layout, namespace: namespace(p.Spec.Package.V), optimizer: p.Spec.Optimizer.Kind.V}
+	s := &kernelSet{seen: map[string]bool{}, layout: p.Layout, namespace: namespace(p.Spec.Package.V)}
 	s.zero()
 	for k := range p.Layout.Kinds {
 		for b := range p.Layout.Kinds[k].Buckets {
@@ -55,7 +65,9 @@ type kernelsData struct {
 	common
 	LayoutFile string
 	Includes   []string
+	Agreements []rule // between generator and headers
 	Kernels    []Kernel
+	Rules      []rule // that configurations keep
 }
 
 func (e *emitter) kernelsData() kernelsData {
@@ -66,8 +78,51 @@ func (e *emitter) kernelsData() kernelsData {
 	d.Includes = append(d.Includes, "shardgen/version.cuh")
 	slices.Sort(d.Includes)
 	d.Includes = slices.Compact(d.Includes)
+	d.Agreements = e.agreements(d.Includes)
+	for _, k := range d.Kernels {
+		for _, f := range k.Fields {
+			d.Rules = append(d.Rules, e.fieldRule(&k, f))
+		}
+	}
 	return d
 }
+
+// agreements are the constants of the headers that the runtime knows too.
+func (e *emitter) agreements(includes []string) []rule {
+	constants := []struct {
+		name  string
+		value int64
+	}{
+		{"kVersion", abi.Version}, {"kThreads", kernel.ThreadsPerBlock}, {"kBlocks", kernel.BlocksPerMultiprocessor},
+		{"kWarp", kernel.TotalThreads}, {"kAccessBytes", kernel.AccessBytes},
+	}
+	if slices.Contains(includes, "shardgen/norm.cuh") {
+		constants = append(constants, struct {
+			name  string
+			value int64
+		}{"kChunkElements", optim.ChunkElements})
+	}
+	var list []rule
+	for _, c := range constants {
+		list = append(list, rule{fmt.Sprintf("shardgen::%s == %d", c.name, c.value), fmt.Sprintf(`"generator and CUDA headers are out of step in %s: run `, c.name) + e.common.Command + `"`})
+	}
+	return list
+}
+
+// fieldRule says that a configuration has what the name of its kernel says.
+func (e *emitter) fieldRule(k *Kernel, f Field) rule {
+	condition := fmt.Sprintf("%s::%s == %s", k.Config, f.name, f.value)
+	if f.isType {
+		condition = fmt.Sprintf("std::is_same<%s::%s, %s>::value", k.Config, f.name, f.value)
+	}
+	keys := k.Keys
+	if f.name == alignField {
+		keys = "shard.align_bytes"
+	}
+	return e.rule(condition, keys, fmt.Sprintf("%s of %s is %s", f.name, k.Name, f.value))
+}
+
+const alignField = "kAlignBytes"
 
 // cuda is what headers call an element type.
 var cuda = map[dtype.DType]string{
@@ -81,18 +136,16 @@ type kernelSet struct {
 	seen      map[string]bool
 	layout    *layout.Model
 	namespace string
-	optimizer spec.OptimizerKind
 }
 
 // add completes a kernel whose call has %s in the place of its configuration.
 func (s *kernelSet) add(k Kernel) {
-	k.Name = "shardgen_" + k.Name
 	if s.seen[k.Name] {
 		return
 	}
 	s.seen[k.Name] = true
 	if k.Config != "" {
-		k.Fields = append(k.Fields, "static constexpr long long kAlignBytes = alignBytes")
+		k.Fields = append(k.Fields, number("long long", alignField, "alignBytes"))
 		k.Call = fmt.Sprintf(k.Call, s.namespace+"::"+k.Config)
 	}
 	if k.Bounds == "" {
@@ -101,8 +154,13 @@ func (s *kernelSet) add(k Kernel) {
 	s.kernels = append(s.kernels, k)
 }
 
-func using(name string, t dtype.DType) string {
-	return fmt.Sprintf("using %s = shardgen::%s", name, cuda[t])
+func using(name string, t dtype.DType) Field {
+	value := "shardgen::" + cuda[t]
+	return Field{Declaration: fmt.Sprintf("using %s = %s", name, value), name: name, value: value, isType: true}
+}
+
+func number(typ, name, value string) Field {
+	return Field{Declaration: fmt.Sprintf("static constexpr %s %s = %s", typ, name, value), name: name, value: value}
 }
 
 // pointer is a parameter of a kernel.
@@ -110,7 +168,8 @@ func pointer(t dtype.DType, name string) string { return "shardgen::" + cuda[t] 
 
 func source(t dtype.DType, name string) string { return "const " + pointer(t, name) }
 
-// bucket adds what a bucket needs in Init, in a backward pass and in a step.
+// bucket adds what the runtime launches for a bucket: in Init, in a backward pass
+// and in a step.
 func (s *kernelSet) bucket(b *layout.Bucket) {
 	value := b.DType
 	if s.layout.HasMaster(b) {
@@ -118,7 +177,9 @@ func (s *kernelSet) bucket(b *layout.Bucket) {
 		s.cast(value, b.DType)
 	}
 	for i := range b.Params {
-		s.fill(value, b.Params[i].Init)
+		if b.Params[i].Numel > 0 {
+			s.fill(value, b.Params[i].Init)
+		}
 	}
 	if !b.Trainable {
 		return
@@ -128,20 +189,25 @@ func (s *kernelSet) bucket(b *layout.Bucket) {
 	s.accumulate(wire, b.GradType())
 	s.norm(b.GradType())
 	s.scale(b.GradType())
-	switch s.optimizer {
-	case spec.OptimizerAdamW:
+	s.step(b)
+}
+
+// step adds the optimizer whose state the plan has.
+func (s *kernelSet) step(b *layout.Bucket) {
+	switch o := s.layout.Optimizer; {
+	case o.Moments == 2:
 		s.adamw(b.GradType(), b.DType)
-	case spec.OptimizerSGD:
+	case o.Moments == 1:
+		s.sgd(b.GradType(), b.DType, true)
 		s.sgd(b.GradType(), b.DType, false)
-		if s.layout.Optimizer.Moments > 0 {
-			s.sgd(b.GradType(), b.DType, true)
-		}
+	case o.Masters:
+		s.sgd(b.GradType(), b.DType, false)
 	}
 }
 
 func (s *kernelSet) zero() {
 	s.add(Kernel{
-		Name: "zero", Purpose: "Zero fill.", Keys: "shard.align_bytes", header: "zero.cuh", Config: "Zero",
+		Name: kernel.Zero(), Purpose: "Zero fill.", Keys: "shard.align_bytes", header: "zero.cuh", Config: "Zero",
 		Parameters: "void* target, long long bytes", Call: "shardgen::zero<%s>(target, bytes)",
 	})
 }
@@ -151,8 +217,8 @@ func (s *kernelSet) cast(from, to dtype.DType) {
 		return
 	}
 	s.add(Kernel{
-		Name: fmt.Sprintf("cast_%s_%s", from, to), Purpose: fmt.Sprintf("Conversion from %s to %s.", from, to), Keys: "dtype, gradients.reduce, optimizer.master", header: "cast.cuh",
-		Config: "Cast" + cuda[from] + "To" + cuda[to], Fields: []string{using("Source", from), using("Target", to)},
+		Name: kernel.Cast(from, to), Purpose: fmt.Sprintf("Conversion from %s to %s.", from, to), Keys: "dtype, gradients.reduce, optimizer.master", header: "cast.cuh",
+		Config: "Cast" + cuda[from] + "To" + cuda[to], Fields: []Field{using("Source", from), using("Target", to)},
 		Parameters: pointer(to, "target") + ", " + source(from, "source") + ", long long elements",
 		Call:       "shardgen::cast<%s>(target, source, elements)",
 	})
@@ -160,14 +226,15 @@ func (s *kernelSet) cast(from, to dtype.DType) {
 
 // accumulate adds both ways of taking a reduced gradient in.
 func (s *kernelSet) accumulate(wire, sum dtype.DType) {
-	for _, mode := range []struct{ name, store, config, purpose string }{
-		{"store", "true", "Store", "stored as"}, {"add", "false", "Add", "added to"},
-	} {
+	for _, mode := range []struct {
+		store           bool
+		config, purpose string
+	}{{true, "Store", "stored as"}, {false, "Add", "added to"}} {
 		s.add(Kernel{
-			Name: fmt.Sprintf("accumulate_%s_%s_%s", wire, sum, mode.name), header: "accumulate.cuh", Keys: "gradients.reduce, dtype",
+			Name: kernel.Accumulate(wire, sum, mode.store), header: "accumulate.cuh", Keys: "gradients.reduce, dtype",
 			Purpose:    fmt.Sprintf("A reduced gradient in %s, divided, %s an %s shard.", wire, mode.purpose, sum),
 			Config:     mode.config + cuda[wire] + "In" + cuda[sum],
-			Fields:     []string{using("Source", wire), using("Sum", sum), "static constexpr bool kStore = " + mode.store},
+			Fields:     []Field{using("Source", wire), using("Sum", sum), number("bool", "kStore", strconv.FormatBool(mode.store))},
 			Parameters: pointer(sum, "sum") + ", " + source(wire, "source") + ", long long elements, double divisor",
 			Call:       "shardgen::accumulate<%s>(sum, source, elements, divisor)",
 		})
@@ -176,13 +243,13 @@ func (s *kernelSet) accumulate(wire, sum dtype.DType) {
 
 func (s *kernelSet) norm(t dtype.DType) {
 	s.add(Kernel{
-		Name: "norm_" + t.String(), Purpose: fmt.Sprintf("Sum of squares and count of NaNs and infinities of each chunk of %s.", t), Keys: "dtype", header: "norm.cuh",
-		Config: "Norm" + cuda[t], Fields: []string{using("Float", t)},
+		Name: kernel.Norm(t), Purpose: fmt.Sprintf("Sum of squares and count of NaNs and infinities of each chunk of %s.", t), Keys: "dtype", header: "norm.cuh",
+		Config: "Norm" + cuda[t], Fields: []Field{using("Float", t)},
 		Parameters: "shardgen::Norm* partials, " + source(t, "gradient") + ", long long elements",
 		Call:       "shardgen::normChunks<%s>(partials, gradient, elements)",
 	})
 	s.add(Kernel{
-		Name: "norm_total", Purpose: "The norms of chunks, in order, added to a total; one block.", Keys: "dtype", header: "norm.cuh", Bounds: "shardgen::kWarp",
+		Name: kernel.NormTotal(), Purpose: "The norms of chunks, in order, added to a total; one block.", Keys: "dtype", header: "norm.cuh", Bounds: "shardgen::kWarp",
 		Parameters: "shardgen::Norm* total, const shardgen::Norm* partials, long long chunks",
 		Call:       "shardgen::normTotal(total, partials, chunks)",
 	})
@@ -190,8 +257,8 @@ func (s *kernelSet) norm(t dtype.DType) {
 
 func (s *kernelSet) scale(t dtype.DType) {
 	s.add(Kernel{
-		Name: "scale_" + t.String(), Purpose: fmt.Sprintf("A gradient in %s unscaled and clipped by one factor.", t), Keys: "dtype", header: "scale.cuh",
-		Config: "Scale" + cuda[t], Fields: []string{using("Float", t)},
+		Name: kernel.Scale(t), Purpose: fmt.Sprintf("A gradient in %s unscaled and clipped by one factor.", t), Keys: "dtype", header: "scale.cuh",
+		Config: "Scale" + cuda[t], Fields: []Field{using("Float", t)},
 		Parameters: pointer(t, "gradient") + ", long long elements, double factor",
 		Call:       "shardgen::scale<%s>(gradient, elements, factor)",
 	})
@@ -199,23 +266,22 @@ func (s *kernelSet) scale(t dtype.DType) {
 
 // update describes an optimizer kernel on masters of type t and parameters of
 // type own: with a copy to write where the two differ.
-func update(name, config string, t, own dtype.DType) (Kernel, string, string) {
-	k := Kernel{
-		Name: name + "_" + t.String(), Config: config + cuda[t], Fields: []string{using("Float", t), using("Copy", own)},
+func update(config string, t, own dtype.DType) (k Kernel, parameter, argument string) {
+	k = Kernel{
+		Config: config + cuda[t], Fields: []Field{using("Float", t), using("Copy", own)},
 		Purpose: fmt.Sprintf("on %s parameters.", t), Keys: "optimizer, dtype",
 	}
 	if t == own {
 		return k, "", "nullptr"
 	}
-	k.Name += "_" + own.String()
 	k.Config += cuda[own]
 	k.Purpose = fmt.Sprintf("on %s masters and their copies in %s.", t, own)
 	return k, ", " + pointer(own, "copy"), "copy"
 }
 
 func (s *kernelSet) adamw(t, own dtype.DType) {
-	k, parameter, argument := update("adamw", "AdamW", t, own)
-	k.header, k.Purpose = "adamw.cuh", "AdamW "+k.Purpose
+	k, parameter, argument := update("AdamW", t, own)
+	k.Name, k.header, k.Purpose = kernel.AdamW(t, own), "adamw.cuh", "AdamW "+k.Purpose
 	k.Parameters = "shardgen::AdamWStep step, " + pointer(t, "master") + ", " + pointer(t, "moment1") + ", " + pointer(t, "moment2") + ", " +
 		source(t, "gradient") + parameter + ", long long elements"
 	k.Call = "shardgen::adamw<%s>(step, master, moment1, moment2, gradient, " + argument + ", elements)"
@@ -223,15 +289,13 @@ func (s *kernelSet) adamw(t, own dtype.DType) {
 }
 
 func (s *kernelSet) sgd(t, own dtype.DType, momentum bool) {
-	k, parameter, argument := update("sgd", "SGD", t, own)
-	k.header, k.Purpose = "sgd.cuh", "SGD without momentum "+k.Purpose
-	buffer, bufferArgument := "", "nullptr"
+	config, purpose, buffer, bufferArgument := "SGD", "SGD without momentum ", "", "nullptr"
 	if momentum {
-		k.Name, k.Config = strings.Replace(k.Name, "sgd", "sgd_momentum", 1), "Momentum"+k.Config
-		k.Purpose = strings.Replace(k.Purpose, "without", "with", 1)
-		buffer, bufferArgument = ", "+pointer(t, "momentum"), "momentum"
+		config, purpose, buffer, bufferArgument = "MomentumSGD", "SGD with momentum ", ", "+pointer(t, "momentum"), "momentum"
 	}
-	k.Fields = append(k.Fields, fmt.Sprintf("static constexpr bool kMomentum = %t", momentum))
+	k, parameter, argument := update(config, t, own)
+	k.Name, k.header, k.Purpose = kernel.SGD(t, own, momentum), "sgd.cuh", purpose+k.Purpose
+	k.Fields = append(k.Fields, number("bool", "kMomentum", strconv.FormatBool(momentum)))
 	k.Parameters = "shardgen::SGDStep step, " + pointer(t, "master") + buffer + ", " + source(t, "gradient") + parameter + ", long long elements"
 	k.Call = "shardgen::sgd<%s>(step, master, " + bufferArgument + ", gradient, " + argument + ", elements)"
 	s.add(k)
@@ -252,17 +316,17 @@ func (s *kernelSet) fill(t dtype.DType, init *random.Distribution) {
 	family, drawn := families[init.Kind]
 	if !drawn {
 		s.add(Kernel{
-			Name: fmt.Sprintf("fill_constant_%d", t.Bytes()), Purpose: fmt.Sprintf("Initial values: a constant of %d bytes.", t.Bytes()), Keys: "init, dtype", header: "fill.cuh",
-			Config: fmt.Sprintf("FillConstant%d", t.Bytes()), Fields: []string{fmt.Sprintf("static constexpr int kElementBytes = %d", t.Bytes())},
+			Name: kernel.FillConstant(t.Bytes()), Purpose: fmt.Sprintf("Initial values: a constant of %d bytes.", t.Bytes()), Keys: "init, dtype", header: "fill.cuh",
+			Config: fmt.Sprintf("FillConstant%d", t.Bytes()), Fields: []Field{number("int", "kElementBytes", strconv.FormatInt(t.Bytes(), 10))},
 			Parameters: "void* target, unsigned long long bits, long long elements",
 			Call:       "shardgen::fillConstant<%s>(target, bits, elements)",
 		})
 		return
 	}
 	s.add(Kernel{
-		Name: fmt.Sprintf("fill_%s_%s", init.Kind, t), Purpose: fmt.Sprintf("Initial values: %s in %s.", init.Kind, t), Keys: "init, dtype", header: "fill.cuh",
+		Name: kernel.Fill(init.Kind, t), Purpose: fmt.Sprintf("Initial values: %s in %s.", init.Kind, t), Keys: "init, dtype", header: "fill.cuh",
 		Config:     "Fill" + family + cuda[t],
-		Fields:     []string{using("Element", t), "static constexpr shardgen::Distribution kFamily = shardgen::Distribution::k" + family},
+		Fields:     []Field{using("Element", t), number("shardgen::Distribution", "kFamily", "shardgen::Distribution::k"+family)},
 		Parameters: pointer(t, "target") + ", shardgen::Sampler sampler, long long first, long long elements",
 		Call:       "shardgen::fillRandom<%s>(target, sampler, first, elements)",
 	})

@@ -20,6 +20,7 @@ type layoutData struct {
 type group struct {
 	Title     []string
 	Constants []constant
+	Functions []string
 	Rules     []rule
 }
 
@@ -32,14 +33,38 @@ type constant struct {
 // rule is a static_assert.
 type rule struct{ Condition, Message string }
 
-func (e *emitter) layoutData() layoutData {
+func (e *emitter) layoutData() (layoutData, error) {
 	d := layoutData{common: e.common, Groups: e.repeats()}
-	d.Groups = append(d.Groups, e.modelGroup())
+	d.Groups = append(d.Groups, e.modelGroup(), e.positions())
 	e.names.EachBucket(func(b *layout.Bucket, n *constname.Bucket, _ string) {
 		d.Groups = append(d.Groups, e.bucketGroup(b, n))
 	})
 	d.Groups = append(d.Groups, e.memoryGroup())
-	return d
+	for w := range e.layout.Worlds {
+		groups, err := e.placement(w)
+		if err != nil {
+			return d, fmt.Errorf("world %d: %w", e.layout.Worlds[w], err)
+		}
+		d.Groups = append(d.Groups, groups...)
+	}
+	return d, nil
+}
+
+// positions is the order of blocks.
+func (e *emitter) positions() group {
+	g := group{Title: []string{"The positions of blocks, those of a repeat one after another."}}
+	at, end := int64(0), "0"
+	for k := range e.layout.Kinds {
+		kind, name := &e.layout.Kinds[k], e.names.Kinds[k].Position()
+		printable := output.Printable(kind.Name)
+		g.Constants = append(g.Constants, constant{name, at, fmt.Sprintf("position of the first block %s; %s; blocks", printable, end)})
+		g.Rules = append(g.Rules, e.rule(name+" == "+end, "blocks", "block "+printable+" stands behind those before it"))
+		at += kind.Count
+		if end = name + " + 1"; kind.Var != "" {
+			end = name + " + " + e.instances(k)
+		}
+	}
+	return g
 }
 
 // rule makes a static_assert of a field, what it asks, and the fix.
@@ -77,11 +102,13 @@ func (e *emitter) modelGroup() group {
 			{"maxLive", m.MaxLive, "gather slots; the block at position p uses slot p mod maxLive; gather.max_live"},
 			{"prefetch", m.Prefetch, "blocks gathered ahead of the trainer; gather.prefetch"},
 			{"gradientSlots", m.GradSlots, "full-size gradient buffers; gradients.slots"},
+			{"partialsStart", m.PartialsStart(), fmt.Sprintf("bytes into the arena of scratch, of partial sums; roundup(%d, alignBytes); shard.align_bytes", layout.SumsBytes)},
 		},
 		Rules: []rule{
 			e.rule("alignBytes >= 16 && (alignBytes & (alignBytes - 1)) == 0", "shard.align_bytes", "a power of two, 16 or more, because kernels use 16-byte accesses"),
 			e.rule("maxLive >= 1 + prefetch", "gather.max_live", "the blocks gathered ahead (gather.prefetch) need slots besides the one in use"),
 			e.rule("gradientSlots >= 1", "gradients.slots", "a backward pass needs a gradient buffer"),
+			e.rule(fmt.Sprintf("partialsStart == roundUp(%d, alignBytes)", layout.SumsBytes), "shard.align_bytes", fmt.Sprintf("partial sums follow the %d bytes of a step's sums, aligned", layout.SumsBytes)),
 		},
 	}
 	for w, ranks := range m.Worlds {

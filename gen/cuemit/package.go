@@ -9,7 +9,6 @@ import (
 	"github.com/shardgen/shardgen/gen/constname"
 	"github.com/shardgen/shardgen/gen/output"
 	"github.com/shardgen/shardgen/gen/plan"
-	"github.com/shardgen/shardgen/runtime/abi"
 	"github.com/shardgen/shardgen/runtime/layout"
 	"github.com/shardgen/shardgen/templates"
 )
@@ -27,6 +26,10 @@ var parsed = template.Must(template.ParseFS(templates.Files, "*.tmpl"))
 // itself.
 func Package(p *plan.Plan) ([]output.File, error) {
 	e, err := newEmitter(p)
+	var header layoutData
+	if err == nil {
+		header, err = e.layoutData()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("model %s: CUDA: %w", output.Printable(p.Spec.Name.V), err)
 	}
@@ -36,7 +39,7 @@ func Package(p *plan.Plan) ([]output.File, error) {
 		data           any
 	}{
 		{KernelsFile, "kernels.cu.tmpl", e.kernelsData()},
-		{LayoutFile, "layout.cuh.tmpl", e.layoutData()},
+		{LayoutFile, "layout.cuh.tmpl", header},
 	} {
 		var b bytes.Buffer
 		if err := parsed.ExecuteTemplate(&b, s.template, s.data); err != nil {
@@ -58,7 +61,6 @@ type emitter struct {
 // common is what every template gets.
 type common struct {
 	Header, Model, Namespace, Command string
-	Version                           int
 }
 
 func newEmitter(p *plan.Plan) (*emitter, error) {
@@ -71,7 +73,7 @@ func newEmitter(p *plan.Plan) (*emitter, error) {
 	origin := output.Printable(filepath.Base(p.Spec.Path))
 	return &emitter{plan: p, layout: p.Layout, names: constants, common: common{
 		Header: output.Header(origin), Model: output.Printable(p.Spec.Name.V), Namespace: namespace(p.Spec.Package.V),
-		Command: command(origin), Version: abi.Version,
+		Command: command(origin),
 	}}, nil
 }
 

@@ -22,10 +22,10 @@ const (
 )
 
 // known reports whether the kind is one of the language's.
-func (k Kind) known() bool { return k == Zeros || k == Ones || k == Constant || k.random() }
+func (k Kind) known() bool { return k == Zeros || k == Ones || k == Constant || k.Random() }
 
-// random reports whether the elements differ.
-func (k Kind) random() bool { return k == Normal || k == TruncatedNormal || k == Uniform }
+// Random reports whether the elements differ: it is not zeros, ones or a constant.
+func (k Kind) Random() bool { return k == Normal || k == TruncatedNormal || k == Uniform }
 
 // Distribution says what initial values a parameter has. The zero value is
 // refused by [Distribution.Validate].
@@ -49,7 +49,7 @@ func (d Distribution) Validate(t dtype.DType) error {
 		return fmt.Errorf("init: unknown distribution %q", string(d.Kind))
 	case t.Bytes() == 0:
 		return errors.New("init: the parameter has no dtype")
-	case d.Kind.random() && !t.IsFloat():
+	case d.Kind.Random() && !t.IsFloat():
 		return fmt.Errorf("init %s: a parameter of type %s can only be ones, zeros or a constant", d.Kind, t)
 	}
 	return d.validateParameters(t)

@@ -28,15 +28,15 @@ func (d Distribution) Fill(dst []byte, t dtype.DType, s Stream, first int64) {
 	if err := d.Validate(t); err != nil {
 		panic(fmt.Sprintf("random: Fill: %v", err))
 	}
-	if !t.IsFloat() {
-		d.fillIntegers(dst, t)
+	if bits, ok := d.ConstantBits(t); ok {
+		fillConstant(dst, t, bits)
 		return
 	}
 	var values [chunkElements]float64
-	sample := d.sampler(t)
+	sampler := d.Sampler(t, s)
 	for len(dst) > 0 {
 		n := min(int64(len(dst))/t.Bytes(), chunkElements)
-		sample.values(values[:n], s, first)
+		sampler.values(values[:n], d.Kind, first)
 		store(dst[:n*t.Bytes()], t, values[:n])
 		dst, first = dst[n*t.Bytes():], first+n
 	}
@@ -61,49 +61,88 @@ func store(dst []byte, t dtype.DType, values []float64) {
 	dtype.Convert(dst, t, dtype.Bytes(rounded[:n]), dtype.Float32, n)
 }
 
-// sampler holds what all elements of a distribution share.
-type sampler struct {
-	Distribution
-	base, width  float64 // a uniform number u becomes base + u*width
-	lower, upper float64 // bounds on the result
-	bounded      bool
+// Sampler holds what all elements of a parameter share. A uniform number u
+// becomes Base + u*Width. Kernels read it as it lies in memory: shardgen::Sampler
+// of fill.cuh, 80 bytes.
+type Sampler struct {
+	Mean, Std    float64 // normal, truncated_normal
+	Cut          float64 // truncated_normal, in units of Std; Base is the probability below -Cut
+	Base, Width  float64 // truncated_normal, uniform
+	Lower, Upper float64 // uniform: bounds on the result
+	Stream       Stream
+	Bounded      bool
+	_            [7]byte // so that it is as long where 64-bit words are aligned to 4 bytes
 }
 
-func (d Distribution) sampler(t dtype.DType) sampler {
-	s := sampler{Distribution: d, width: 1}
+// Sampler returns what the elements of a parameter of type t share, in the
+// given stream. The distribution is valid for t, and random: see [Kind.Random].
+func (d Distribution) Sampler(t dtype.DType, s Stream) Sampler {
+	r := Sampler{Mean: d.Mean, Std: d.Std, Cut: d.Cut, Width: 1, Stream: s}
+	switch d.Kind {
+	case TruncatedNormal:
+		r.Base = lowerTail(d.Cut)
+		r.Width = 1 - float64(2*r.Base)
+	case Uniform:
+		r.Base, r.Width = d.Low, d.High-d.Low
+		r.Lower, r.Upper = atLeast(d.Low, t), below(d.High, t)
+		r.Bounded = r.Lower <= r.Upper
+	}
+	return r
+}
+
+// ConstantBits returns the bits of each element of a parameter of type t, those
+// above its size zero, and whether the distribution is a constant at all. It is
+// valid for t.
+func (d Distribution) ConstantBits(t dtype.DType) (bits uint64, ok bool) {
+	if d.Kind.Random() {
+		return 0, false
+	}
+	value := d.Value
 	switch d.Kind {
 	case Ones:
-		s.Value = 1
+		value = 1
 	case Zeros:
-		s.Value = 0
-	case TruncatedNormal:
-		s.base = lowerTail(d.Cut)
-		s.width = 1 - float64(2*s.base)
-	case Uniform:
-		s.base, s.width = d.Low, d.High-d.Low
-		s.lower, s.upper = atLeast(d.Low, t), below(d.High, t)
-		s.bounded = s.lower <= s.upper
+		value = 0
 	}
-	return s
+	var word [1]uint64
+	b := dtype.Bytes(word[:])
+	if t.IsFloat() {
+		store(b[:t.Bytes()], t, []float64{value})
+	} else {
+		binary.LittleEndian.PutUint64(b, integerCode(value))
+	}
+	return littleEndian(b, t), true
 }
 
-// values makes the elements from first on.
-func (s *sampler) values(dst []float64, stream Stream, first int64) {
-	if !s.Kind.random() {
-		for i := range dst {
-			dst[i] = s.Value
-		}
-		return
+// integerCode returns an integer in two's complement.
+func integerCode(value float64) uint64 {
+	if value >= 1<<63 {
+		return uint64(value)
 	}
-	stream.uniforms(dst, first)
-	switch s.Kind {
+	return uint64(int64(value))
+}
+
+// fillConstant writes an element's bits over each of dst.
+func fillConstant(dst []byte, t dtype.DType, bits uint64) {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], bits)
+	done := copy(dst, b[:t.Bytes()])
+	for done > 0 && done < len(dst) {
+		done += copy(dst[done:], dst[:done])
+	}
+}
+
+// values makes the elements from first on, of a family of random distributions.
+func (s *Sampler) values(dst []float64, family Kind, first int64) {
+	s.Stream.uniforms(dst, first)
+	switch family {
 	case Normal:
 		for i, u := range dst {
 			dst[i] = float64(s.Std*quantile(u)) + s.Mean
 		}
 	case TruncatedNormal:
 		for i, u := range dst {
-			z := quantile(float64(u*s.width) + s.base)
+			z := quantile(float64(u*s.Width) + s.Base)
 			dst[i] = float64(s.Std*max(-s.Cut, min(z, s.Cut))) + s.Mean
 		}
 	case Uniform:
@@ -111,11 +150,11 @@ func (s *sampler) values(dst []float64, stream Stream, first int64) {
 	}
 }
 
-func (s *sampler) scaleUniforms(dst []float64) {
+func (s *Sampler) scaleUniforms(dst []float64) {
 	for i, u := range dst {
-		x := float64(u*s.width) + s.base
-		if s.bounded {
-			x = max(s.lower, min(x, s.upper))
+		x := float64(u*s.Width) + s.Base
+		if s.Bounded {
+			x = max(s.Lower, min(x, s.Upper))
 		}
 		dst[i] = x
 	}
@@ -169,18 +208,4 @@ func littleEndian(b []byte, t dtype.DType) uint64 {
 	var padded [8]byte
 	copy(padded[:], b[:t.Bytes()])
 	return binary.LittleEndian.Uint64(padded[:])
-}
-
-// fillIntegers writes a constant over elements of an integer type or bool.
-func (d Distribution) fillIntegers(dst []byte, t dtype.DType) {
-	value := d.sampler(t).Value
-	code := uint64(int64(value))
-	if value >= 1<<63 {
-		code = uint64(value)
-	}
-	var bytes [8]byte
-	binary.LittleEndian.PutUint64(bytes[:], code)
-	for size := t.Bytes(); int64(len(dst)) >= size; dst = dst[size:] {
-		copy(dst[:size], bytes[:size])
-	}
 }

@@ -395,3 +395,38 @@ func BenchmarkFill(b *testing.B) {
 		})
 	}
 }
+
+func TestConstantBitsAreThoseOfOneElement(t *testing.T) {
+	for _, c := range []struct {
+		d    Distribution
+		t    dtype.DType
+		want uint64
+	}{
+		{Distribution{Kind: Ones}, dtype.BFloat16, 0x3f80},
+		{Distribution{Kind: Zeros, Value: 7}, dtype.Float32, 0},
+		{Distribution{Kind: Constant, Value: -2}, dtype.Float64, 0xc000000000000000},
+		{Distribution{Kind: Constant, Value: 0.1}, dtype.Float32, 0x3dcccccd},
+		{Distribution{Kind: Constant, Value: -1}, dtype.Int8, 0xff},
+		{Distribution{Kind: Constant, Value: 1 << 63}, dtype.Uint64, 1 << 63},
+		{Distribution{Kind: Ones}, dtype.Bool, 1},
+	} {
+		if got, ok := c.d.ConstantBits(c.t); got != c.want || !ok {
+			t.Errorf("%+v in %s: %#x, %t, want %#x", c.d, c.t, got, ok, c.want)
+		}
+	}
+	if _, ok := (Distribution{Kind: Normal, Std: 1}).ConstantBits(dtype.Float32); ok {
+		t.Error("normal numbers are a constant")
+	}
+}
+
+func TestASamplerHasWhatElementsShare(t *testing.T) {
+	s := NewStream(3, "w")
+	u := Distribution{Kind: Uniform, Low: 0.25, High: 1}.Sampler(dtype.BFloat16, s)
+	if want := (Sampler{Base: 0.25, Width: 0.75, Lower: 0.25, Upper: 1 - 1.0/256, Stream: s, Bounded: true}); u != want {
+		t.Errorf("%+v, want %+v", u, want)
+	}
+	n := Distribution{Kind: TruncatedNormal, Mean: 1, Std: 2, Cut: 40}.Sampler(dtype.Float32, s)
+	if want := (Sampler{Mean: 1, Std: 2, Cut: 40, Width: 1, Stream: s}); n != want {
+		t.Errorf("%+v, want %+v", n, want)
+	}
+}

@@ -1,5 +1,8 @@
 // Every kernel for every combination of types that it can have, but for truncated
 // normal numbers: they are rounded as normal ones.
+#include <cstddef>
+#include <cstring>
+
 #include <shardgen/accumulate.cuh>
 #include <shardgen/adamw.cuh>
 #include <shardgen/cast.cuh>
@@ -182,21 +185,24 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fill_constant_4(
 struct FillConstant_8 : Plan { static constexpr int kElementBytes = 8; };
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fill_constant_8(void* to, unsigned long long bits, long long n) { fillConstant<FillConstant_8>(to, bits, n); }
 
-// The probability below -cut, which the host gives to fill_truncated_normal: the
-// twin of lowerTail in package runtime/random.
-extern "C" __global__ void lower_tail(double* result, double cut) {
-  unsigned long long low = 1ull << 52, high = static_cast<unsigned long long>(__double_as_longlong(0.5));
-  if (!(quantile(__longlong_as_double(static_cast<long long>(low))) < -cut)) {
-    *result = 0;
-    return;
-  }
-  while (high - low > 1) {
-    const unsigned long long middle = low + (high - low) / 2;
-    const bool outside = quantile(__longlong_as_double(static_cast<long long>(middle))) < -cut;
-    low = outside ? middle : low;
-    high = outside ? high : middle;
-  }
-  *result = __longlong_as_double(static_cast<long long>(high));
+// The offsets of fields, in their order, and the bytes of the whole.
+extern "C" __global__ void fields_of_sampler(long long* at) {
+  const long long fields[] = {offsetof(Sampler, mean), offsetof(Sampler, std), offsetof(Sampler, cut), offsetof(Sampler, base),
+                              offsetof(Sampler, width), offsetof(Sampler, lower), offsetof(Sampler, upper), offsetof(Sampler, stream.seed),
+                              offsetof(Sampler, stream.owner), offsetof(Sampler, bounded), sizeof(Sampler)};
+  memcpy(at, fields, sizeof fields);
+}
+extern "C" __global__ void fields_of_adamw(long long* at) {
+  const long long fields[] = {offsetof(AdamWStep, gradScale), offsetof(AdamWStep, keep), offsetof(AdamWStep, gain1), offsetof(AdamWStep, keep1), offsetof(AdamWStep, beta2), offsetof(AdamWStep, gain2), offsetof(AdamWStep, stepSize), offsetof(AdamWStep, root2), offsetof(AdamWStep, eps), sizeof(AdamWStep)};
+  memcpy(at, fields, sizeof fields);
+}
+extern "C" __global__ void fields_of_sgd(long long* at) {
+  const long long fields[] = {offsetof(SGDStep, gradScale), offsetof(SGDStep, weightDecay), offsetof(SGDStep, momentum), offsetof(SGDStep, gain), offsetof(SGDStep, lr), offsetof(SGDStep, nesterov), sizeof(SGDStep)};
+  memcpy(at, fields, sizeof fields);
+}
+extern "C" __global__ void fields_of_norm(long long* at) {
+  const long long fields[] = {offsetof(Norm, sumSquares), offsetof(Norm, nonFinite), sizeof(Norm)};
+  memcpy(at, fields, sizeof fields);
 }
 
 extern "C" __global__ void normal_quantile(double* z, double p) { *z = quantile(p); }
