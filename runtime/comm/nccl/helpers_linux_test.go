@@ -1,0 +1,239 @@
+package nccl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shardgen/shardgen/cudasrc/emu"
+	"github.com/shardgen/shardgen/cudasrc/emu/double"
+	"github.com/shardgen/shardgen/runtime/comm"
+	"github.com/shardgen/shardgen/runtime/comm/rendezvous"
+	"github.com/shardgen/shardgen/runtime/device"
+	"github.com/shardgen/shardgen/runtime/device/cuda"
+)
+
+// long is a deadline that no test reaches: what fails before it fails by other
+// means.
+const long = time.Hour
+
+// built is the double, which a process has once.
+var built struct {
+	once      sync.Once
+	libraries *double.Libraries
+	err       error
+}
+
+// libraries makes the driver and NCCL the doubles, as at the beginning.
+func libraries(t testing.TB) *double.Libraries {
+	t.Helper()
+	if err := emu.Available(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	built.once.Do(func() {
+		built.libraries, built.err = double.Build(context.Background(), filepath.Join(os.TempDir(), "shardgen-double"))
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	built.libraries.Reset()
+	t.Setenv("SHARDGEN_LIBCUDA", built.libraries.CUDA)
+	t.Setenv(libraryVariable, built.libraries.NCCL)
+	return built.libraries
+}
+
+func fault(t testing.TB, l *double.Libraries, spec string) {
+	t.Helper()
+	if err := l.Fault(spec); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// world is a group of ranks on GPUs of the double.
+type world struct {
+	devices  []*cuda.Device
+	controls []*rendezvous.Group
+	ranks    []*Communicator
+}
+
+// newWorld opens the GPUs and joins the ranks; both are closed in the end.
+func newWorld(t testing.TB, size int, timeout time.Duration) *world {
+	t.Helper()
+	w := openDevices(t, size)
+	errs := w.join(timeout, w.controls)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func openDevices(t testing.TB, size int) *world {
+	t.Helper()
+	w := &world{devices: make([]*cuda.Device, size), ranks: make([]*Communicator, size)}
+	var err error
+	if w.controls, err = rendezvous.Inside(size, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for r := range w.devices {
+		d, err := cuda.Open(r, cuda.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.devices[r] = d
+		t.Cleanup(func() { _ = d.Close() })
+	}
+	t.Cleanup(func() { _ = w.close() })
+	return w
+}
+
+// join makes the communicators with these controls, or without any.
+func (w *world) join(timeout time.Duration, controls []*rendezvous.Group) []error {
+	id, err := NewID()
+	errs := make([]error, len(w.ranks))
+	var wait sync.WaitGroup
+	for r := range w.ranks {
+		wait.Go(func() {
+			o := Options{Device: w.devices[r], Rank: r, Size: len(w.ranks), ID: id, Timeout: timeout}
+			if controls != nil {
+				o.Control = controls[r]
+			}
+			c, failed := New(context.Background(), o)
+			w.ranks[r], errs[r] = c, errors.Join(err, failed)
+		})
+	}
+	wait.Wait()
+	return errs
+}
+
+// onEach calls f for every rank and returns what its collectives say in the end.
+func (w *world) onEach(f func(r int, c *Communicator)) []error {
+	errs := make([]error, len(w.ranks))
+	var wait sync.WaitGroup
+	for r, c := range w.ranks {
+		wait.Go(func() {
+			f(r, c)
+			errs[r] = errors.Join(finished(c, c.gather), finished(c, c.reduce))
+		})
+	}
+	wait.Wait()
+	return errs
+}
+
+// finished waits for a stream, within the patience of tests.
+func finished(c comm.Communicator, s device.Stream) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), 20*time.Second, errors.New("a test's patience"))
+	defer cancel()
+	return c.Synchronize(ctx, s.Record())
+}
+
+// close closes all ranks at the same time.
+func (w *world) close() error {
+	errs := make([]error, len(w.ranks))
+	var wait sync.WaitGroup
+	for r, c := range w.ranks {
+		if c != nil {
+			wait.Go(func() { errs[r] = c.Close() })
+		}
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// memory returns memory of a GPU with a content.
+func memory(t testing.TB, d *cuda.Device, content []byte) device.Memory {
+	t.Helper()
+	m, err := d.Alloc(int64(len(content)))
+	if err == nil && len(content) > 0 {
+		err = d.Write(context.Background(), m, content)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return m
+}
+
+func content(t testing.TB, d *cuda.Device, m device.Memory) []byte {
+	t.Helper()
+	b := make([]byte, m.Bytes())
+	if err := d.Read(context.Background(), b, m); err != nil {
+		t.Error(err)
+	}
+	return b
+}
+
+func checkAll(t *testing.T, errs []error) {
+	t.Helper()
+	for r, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+func wantContent(t *testing.T, what string, d *cuda.Device, m device.Memory, want []byte) {
+	t.Helper()
+	if got := content(t, d, m); !bytes.Equal(got, want) {
+		t.Errorf("%s: %x, expected %x", what, got, want)
+	}
+}
+
+// wantErrors checks that the ranks that are not nil in errs have a comm.Error of
+// their own that mentions all the words.
+func wantErrors(t *testing.T, errs []error, words ...string) {
+	t.Helper()
+	for r, err := range errs {
+		var e *comm.Error
+		if !errors.As(err, &e) || e.Rank != r {
+			t.Errorf("rank %d: %v, expected a comm.Error of its own", r, err)
+			continue
+		}
+		wantWords(t, err, words...)
+	}
+}
+
+func wantWords(t *testing.T, err error, words ...string) {
+	t.Helper()
+	for _, word := range words {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%v does not mention %q", err, word)
+		}
+	}
+}
+
+func inTime(t *testing.T, start time.Time) {
+	t.Helper()
+	if took := time.Since(start); took > 8*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+func eachSize(t *testing.T, f func(t *testing.T, w *world)) {
+	for size := 1; size <= 4; size++ {
+		t.Run(fmt.Sprintf("ranks=%d", size), func(t *testing.T) {
+			l := libraries(t)
+			w := newWorld(t, size, 20*time.Second)
+			f(t, w)
+			if err := w.close(); err != nil {
+				t.Error(err)
+			}
+			for _, d := range w.devices {
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			for _, finding := range l.Check() {
+				t.Error(finding)
+			}
+		})
+	}
+}

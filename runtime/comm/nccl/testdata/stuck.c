@@ -1,0 +1,66 @@
+/* An NCCL of one rank that gets stuck where a test wants it: the second byte of
+   the id says where. What is stuck returns when the communicator is aborted. */
+#include <stddef.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { kWorks, kInCollective, kInFinalize, kInInit, kOtherRank, kInAbort };
+
+typedef struct { char internal[128]; } ncclUniqueId;
+typedef struct { int where, aborted; } Comm;
+
+static int aborts, destroys;
+int stuck_aborts(void) { return __atomic_load_n(&aborts, __ATOMIC_SEQ_CST); }
+int stuck_destroys(void) { return __atomic_load_n(&destroys, __ATOMIC_SEQ_CST); }
+
+static int wait_for_abort(Comm *comm) {
+  for (int i = 0; i < 10000 && !__atomic_load_n(&comm->aborted, __ATOMIC_SEQ_CST); i++) usleep(1000);
+  return 3;
+}
+
+int ncclGetVersion(int *version) { *version = 22707; return 0; }
+int ncclGetUniqueId(ncclUniqueId *id) { *id = (ncclUniqueId){{1}}; return 0; }
+const char *ncclGetErrorString(int result) { return result == 3 ? "internal error" : "another error"; }
+const char *ncclGetLastError(void *comm) { (void)comm; return "as the test asked\n"; }
+
+int ncclCommInitRank(Comm **comm, int ranks, ncclUniqueId id, int rank) {
+  if (ranks != 1 || rank != 0 || id.internal[127] != 9) return 4; /* the id came in whole */
+  if (id.internal[1] == kInInit) usleep(300000);
+  Comm *made = calloc(1, sizeof *made);
+  made->where = id.internal[1];
+  *comm = made;
+  return 0;
+}
+int ncclCommSplit(Comm *comm, int color, int key, Comm **child, void *config) {
+  (void)comm; (void)color; (void)key; (void)child; (void)config;
+  return 3;
+}
+int ncclCommFinalize(Comm *comm) { return comm->where == kInFinalize ? wait_for_abort(comm) : 0; }
+int ncclCommDestroy(Comm *comm) { (void)comm; __atomic_add_fetch(&destroys, 1, __ATOMIC_SEQ_CST); return 0; }
+int ncclCommAbort(Comm *comm) {
+  __atomic_add_fetch(&aborts, 1, __ATOMIC_SEQ_CST);
+  if (comm->where == kInAbort) sleep(5);
+  __atomic_store_n(&comm->aborted, 1, __ATOMIC_SEQ_CST); /* its memory stays: others may be in it */
+  return 0;
+}
+int ncclCommGetAsyncError(Comm *comm, int *error) { (void)comm; *error = 0; return 0; }
+int ncclCommCount(const Comm *comm, int *count) { (void)comm; *count = 1; return 0; }
+int ncclCommUserRank(const Comm *comm, int *rank) { *rank = comm->where == kOtherRank ? 7 : 0; return 0; }
+
+static int collective(Comm *comm) { return comm->where == kInCollective || comm->where == kInAbort ? wait_for_abort(comm) : 0; }
+int ncclAllGather(const void *src, void *dst, size_t count, int type, Comm *comm, void *stream) {
+  (void)src; (void)dst; (void)count; (void)type; (void)stream;
+  return collective(comm);
+}
+int ncclReduceScatter(const void *src, void *dst, size_t count, int type, int op, Comm *comm, void *stream) {
+  (void)src; (void)dst; (void)count; (void)type; (void)op; (void)stream;
+  return collective(comm);
+}
+int ncclAllReduce(const void *src, void *dst, size_t count, int type, int op, Comm *comm, void *stream) {
+  (void)src; (void)dst; (void)count; (void)type; (void)op; (void)stream;
+  return collective(comm);
+}
+int ncclBroadcast(const void *src, void *dst, size_t count, int type, int root, Comm *comm, void *stream) {
+  (void)src; (void)dst; (void)count; (void)type; (void)root; (void)stream;
+  return collective(comm);
+}

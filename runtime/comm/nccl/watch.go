@@ -1,0 +1,131 @@
+package nccl
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/shardgen/shardgen/runtime/comm"
+	"github.com/shardgen/shardgen/runtime/comm/rendezvous"
+)
+
+// The watchdog looks often enough to keep a deadline within a tenth.
+const (
+	minInterval = 2 * time.Millisecond
+	maxInterval = 20 * time.Millisecond
+)
+
+// watch is the watchdog: it ends the communicator when something is wrong with
+// it, and itself when the communicator is closed.
+func (c *Communicator) watch() {
+	defer close(c.watched)
+	ticker := time.NewTicker(min(max(c.timeout/10, minInterval), maxInterval))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-c.poke:
+		case <-c.jobFailed():
+			c.stop(jobError(c.control.Err()), false)
+		case <-c.closing:
+			if c.Err() == nil {
+				return
+			}
+		}
+		if c.Err() == nil {
+			c.inspect()
+		}
+		if c.Err() != nil {
+			c.kill()
+			return
+		}
+	}
+}
+
+// jobError returns the error of a job that failed. Sequences in it are not those
+// of this communicator.
+func jobError(err error) error {
+	if peer, ok := err.(*rendezvous.PeerError); ok {
+		return &rendezvous.PeerError{Rank: peer.Rank, Text: peer.Text}
+	}
+	return err
+}
+
+// inspect stops the communicator where something is wrong.
+func (c *Communicator) inspect() {
+	if err := c.flights.advance(); err != nil {
+		c.stop(err, true)
+		return
+	}
+	if code := c.library.status(ncclCommGetAsyncError, c.query[:]...); code != success {
+		c.stop(c.library.check(ncclCommGetAsyncError, code), true)
+		return
+	}
+	if c.state != success && c.state != inProgress {
+		c.stop(fmt.Errorf("asynchronous error of NCCL: %w", c.library.check(ncclCommGetAsyncError, c.state)), true)
+		return
+	}
+	if peer, last, ok := c.flights.abandoned(); ok {
+		c.stop(fmt.Errorf("rank %d left the group after %d collectives", peer, last), true)
+		return
+	}
+	if f, seq, age, ok := c.flights.first(); ok && age > c.timeout {
+		c.expire(f, seq)
+	}
+}
+
+// expire stops the communicator because a collective took too long.
+func (c *Communicator) expire(f flight, seq uint64) {
+	missing, cause := c.behind(seq)
+	if err := c.flights.advance(); err != nil {
+		c.stop(err, true)
+		return
+	}
+	if _, now, _, ok := c.flights.first(); !ok || now != seq {
+		return // it was done at the last moment
+	}
+	c.stop(&comm.Error{Operation: f.op, Sequence: seq, Subject: f.subject, Rank: c.rank, Missing: missing, Cause: cause}, true)
+}
+
+// behind asks the other ranks how far they are. Missing are those that say
+// nothing or have not asked for the collective; if there are none, those for which
+// earlier ones are not done.
+func (c *Communicator) behind(seq uint64) (missing []int, cause error) {
+	if c.channel == nil {
+		return nil, fmt.Errorf("it is not done after %v", c.timeout)
+	}
+	known := make([]*rendezvous.Progress, c.size)
+	for _, p := range c.channel.Report(context.Background(), grace) {
+		if p.Rank >= 0 && p.Rank < c.size {
+			known[p.Rank] = &p
+		}
+	}
+	for r, p := range known {
+		if p == nil || p.Issued < seq {
+			missing = append(missing, r)
+		}
+	}
+	if len(missing) > 0 {
+		return missing, nil
+	}
+	for r, p := range known {
+		if p.Completed+1 < seq {
+			missing = append(missing, r)
+		}
+	}
+	if len(missing) > 0 {
+		return missing, nil
+	}
+	return nil, fmt.Errorf("it is not done after %v, though all ranks have asked for it: what is on their streams before it may be stuck, or NCCL", c.timeout)
+}
+
+// kill fails the streams and then ends NCCL's work.
+func (c *Communicator) kill() {
+	_ = c.flights.advance() // what is done stays done
+	if f, seq, _, ok := c.flights.first(); ok {
+		err := f.failure(c.rank, seq, c.Err())
+		c.gather.Fail(err)
+		c.reduce.Fail(err)
+	}
+	c.abortHandle()
+}

@@ -1,0 +1,163 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/shardgen/shardgen/runtime/device"
+)
+
+var _ device.Device = (*Device)(nil)
+
+func TestADeviceSaysWhatItIs(t *testing.T) {
+	_, gpu := openDevice(t)
+	major, minor := gpu.ComputeCapability()
+	if gpu.Name() != "cuda:0 (Double 0)" || gpu.Ordinal() != 0 || gpu.DriverVersion() != 13000 || major != 9 || minor != 0 || gpu.Multiprocessors() != 3 {
+		t.Errorf("%s, driver %d, sm_%d%d, %d multiprocessors", gpu.Name(), gpu.DriverVersion(), major, minor, gpu.Multiprocessors())
+	}
+	if free, total, err := gpu.MemoryBytes(); free != 1000 || total != 2000 || err != nil {
+		t.Errorf("memory: %d of %d, %v", free, total, err)
+	}
+}
+
+func TestDevicesAreCountedThroughTheEnvironmentsLibrary(t *testing.T) {
+	_, path := openDouble(t)
+	t.Setenv(libraryVariable, path)
+	if n, err := Devices(); n != 2 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	t.Setenv(libraryVariable, "/nowhere/libcuda.so.1")
+	_, err := Devices()
+	wantError(t, err, "cuda: the CUDA driver library can't be opened: /nowhere/libcuda.so.1 (", "NVIDIA's driver", "set SHARDGEN_LIBCUDA")
+}
+
+func TestOpenRefusesWhatIsMissingOrTooOldWithTheReason(t *testing.T) {
+	d, path := openDouble(t)
+	for name, test := range map[string]struct {
+		ordinal int
+		prepare func()
+		want    []string
+	}{
+		"ordinal":    {2, func() {}, []string{"cuda:2: there are 2 GPUs", "CUDA_VISIBLE_DEVICES"}},
+		"negative":   {-1, func() {}, []string{"cuda:-1: there are 2 GPUs"}},
+		"driver":     {0, func() { d.call("double_version", 12040) }, []string{"cuda:0: the driver supports CUDA 12.4, but kernels are compiled by CUDA 13.0", "580"}},
+		"gpu":        {0, func() { d.call("double_capability", 75) }, []string{"Double 0 has compute capability 7.5", "8.0 (A100)"}},
+		"init":       {0, func() { d.fail("cuInit", 100) }, []string{"cuda:0: cuInit: CUDA_ERROR_OF_TEST (100): as the test asked"}},
+		"no name":    {0, func() { d.fail("cuInit", 12345) }, []string{"cuInit returned 12345, which this driver has no name for"}},
+		"context":    {0, func() { d.fail("cuDevicePrimaryCtxRetain", 2) }, []string{"primary context: cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"}},
+		"pinned":     {0, func() { d.fail("cuMemHostAlloc", 2) }, []string{"4194304 bytes of page-locked host memory", "out of memory"}},
+		"no events":  {0, func() { d.fail("cuEventCreate", 2) }, []string{"stream transfer: creation: cuEventCreate"}},
+		"attributes": {0, func() { d.fail("cuDeviceGetAttribute", 1) }, []string{"cuDeviceGetAttribute"}},
+	} {
+		d.reset()
+		test.prepare()
+		retained, released := d.calls(cuDevicePrimaryCtxRetain), d.calls(cuDevicePrimaryCtxRelease)
+		_, err := Open(test.ordinal, Options{Library: path})
+		t.Run(name, func(t *testing.T) { wantError(t, err, test.want...) })
+		kept := d.calls(cuDevicePrimaryCtxRetain) - retained - (d.calls(cuDevicePrimaryCtxRelease) - released)
+		if kept != 0 && name != "context" {
+			t.Errorf("%s: %d contexts are kept", name, kept)
+		}
+	}
+}
+
+func TestALibraryWithoutTheDriversFunctionsIsRefused(t *testing.T) {
+	_, err := Open(0, Options{Library: "libc.so.6"})
+	wantError(t, err, "the CUDA driver library (libc.so.6) has no cuInit")
+}
+
+func TestErrorsOfTheDriverCanBeLookedInto(t *testing.T) {
+	d, gpu := openDevice(t)
+	d.fail("cuMemGetInfo_v2", 700)
+	_, _, err := gpu.MemoryBytes()
+	var e *Error
+	if !errors.As(err, &e) || e.Code != 700 || e.Operation != "cuMemGetInfo_v2" || e.Name != "CUDA_ERROR_OF_TEST" || e.Text != "as the test asked" {
+		t.Errorf("got %#v", err)
+	}
+}
+
+func TestAllocIsAlignedAlsoWhereTheDriversMemoryIsNot(t *testing.T) {
+	d, gpu := openDevice(t)
+	for _, skew := range []uintptr{0, 512} {
+		d.call("double_skew", skew)
+		for _, n := range []int64{1, 511, 1 << 20} {
+			m := alloc(t, gpu, n)
+			if m.Addr()%AlignBytes != 0 || m.Bytes() != n || m.Host() != nil {
+				t.Errorf("%d bytes: got %d at %#x", n, m.Bytes(), m.Addr())
+			}
+			if err := errors.Join(gpu.Write(context.Background(), m, make([]byte, n)), gpu.Free(m)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func TestFreeRefusesWhatIsNotAllocated(t *testing.T) {
+	_, gpu := openDevice(t)
+	m := alloc(t, gpu, 64)
+	for name, err := range map[string]error{
+		"a part":   gpu.Free(m.Slice(0, 32)),
+		"unknown":  gpu.Free(device.DeviceMemory(4096, 64)),
+		"the host": gpu.Free(device.HostMemory(make([]byte, 8))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			wantError(t, err, "cuda:0: free of", "not allocated by this device, or freed before")
+		})
+	}
+	if err := gpu.Free(m); err != nil {
+		t.Error(err)
+	}
+	wantError(t, gpu.Free(m), "freed before")
+	if err := gpu.Free(device.Memory{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAllocSaysHowMuchIsFreeWhereItFails(t *testing.T) {
+	d, gpu := openDevice(t)
+	d.fail("cuMemAlloc_v2", errOutOfMemory)
+	_, err := gpu.Alloc(123456)
+	wantError(t, err, "cuda:0: allocation of 123456 bytes: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; 1000 of the GPU's 2000 bytes are free")
+	d.fail("cuMemAlloc_v2", 700)
+	if _, err = gpu.Alloc(1); err == nil || strings.Contains(err.Error(), "free") {
+		t.Errorf("got %v", err)
+	}
+	_, err = gpu.Alloc(-1)
+	wantError(t, err, "allocation of -1 bytes")
+	if m, err := gpu.Alloc(0); err != nil || m.Bytes() != 0 {
+		t.Errorf("no bytes: %v, %v", m, err)
+	}
+}
+
+func TestCloseGivesEverythingBack(t *testing.T) {
+	d, path := openDouble(t)
+	pairs := [][2]function{{cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease}, {cuStreamCreate, cuStreamDestroy}, {cuEventCreate, cuEventDestroy}, {cuMemHostAlloc, cuMemFreeHost}, {cuMemAlloc, cuMemFree}}
+	before := make([][2]int, len(pairs))
+	for i, pair := range pairs {
+		before[i] = [2]int{d.calls(pair[0]), d.calls(pair[1])}
+	}
+	gpu, err := Open(1, Options{Library: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := gpu.OpenStream("left open")
+	if err != nil {
+		t.Fatal(err)
+	}
+	alloc(t, gpu, 64)
+	if err := errors.Join(gpu.Close(), gpu.Close(), s.Close()); err != nil {
+		t.Error(err)
+	}
+	for i, pair := range pairs {
+		if made, freed := d.calls(pair[0])-before[i][0], d.calls(pair[1])-before[i][1]; made == 0 || made != freed {
+			t.Errorf("%v: %d calls, %v: %d", pair[0], made, pair[1], freed)
+		}
+	}
+	_, err = gpu.Alloc(64)
+	wantError(t, err, "cuda:1: use after Close")
+	_, err = gpu.NewStream("late", false)
+	wantError(t, err, "use after Close")
+	wantError(t, gpu.Write(context.Background(), device.DeviceMemory(4096, 4), make([]byte, 4)), "Close")
+}

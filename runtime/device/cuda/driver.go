@@ -1,0 +1,174 @@
+package cuda
+
+import (
+	"runtime"
+	"strings"
+
+	"github.com/shardgen/shardgen/runtime/internal/dynlib"
+)
+
+// function is a function of the driver.
+type function uint8
+
+const (
+	cuInit function = iota
+	cuDriverGetVersion
+	cuGetErrorName
+	cuGetErrorString
+	cuDeviceGetCount
+	cuDeviceGet
+	cuDeviceGetName
+	cuDeviceGetAttribute
+	cuDevicePrimaryCtxRetain
+	cuDevicePrimaryCtxRelease
+	cuCtxSetCurrent
+	cuMemGetInfo
+	cuMemAlloc
+	cuMemFree
+	cuMemHostAlloc
+	cuMemFreeHost
+	cuMemcpyDtoDAsync
+	cuMemcpyHtoDAsync
+	cuMemcpyDtoHAsync
+	cuStreamCreate
+	cuStreamDestroy
+	cuStreamQuery
+	cuStreamWaitEvent
+	cuEventCreate
+	cuEventDestroy
+	cuEventRecord
+	cuEventQuery
+	cuModuleLoadDataEx
+	cuModuleUnload
+	cuModuleGetFunction
+	cuLaunchKernel
+)
+
+// prototype is how the driver exports a function: the symbol, with the suffix
+// that cuda.h maps its name to, because the names without have older parameters,
+// and the parameters in C. All return CUresult.
+type prototype struct{ symbol, parameters string }
+
+// prototypes are compared with the real cuda.h, and with the calls of this
+// package, by tests.
+var prototypes = [...]prototype{
+	cuInit:                    {"cuInit", "unsigned int flags"},
+	cuDriverGetVersion:        {"cuDriverGetVersion", "int *version"},
+	cuGetErrorName:            {"cuGetErrorName", "CUresult code, const char **name"},
+	cuGetErrorString:          {"cuGetErrorString", "CUresult code, const char **text"},
+	cuDeviceGetCount:          {"cuDeviceGetCount", "int *count"},
+	cuDeviceGet:               {"cuDeviceGet", "CUdevice *device, int ordinal"},
+	cuDeviceGetName:           {"cuDeviceGetName", "char *name, int length, CUdevice device"},
+	cuDeviceGetAttribute:      {"cuDeviceGetAttribute", "int *value, CUdevice_attribute attribute, CUdevice device"},
+	cuDevicePrimaryCtxRetain:  {"cuDevicePrimaryCtxRetain", "CUcontext *context, CUdevice device"},
+	cuDevicePrimaryCtxRelease: {"cuDevicePrimaryCtxRelease_v2", "CUdevice device"},
+	cuCtxSetCurrent:           {"cuCtxSetCurrent", "CUcontext context"},
+	cuMemGetInfo:              {"cuMemGetInfo_v2", "size_t *free, size_t *total"},
+	cuMemAlloc:                {"cuMemAlloc_v2", "CUdeviceptr *address, size_t bytes"},
+	cuMemFree:                 {"cuMemFree_v2", "CUdeviceptr address"},
+	cuMemHostAlloc:            {"cuMemHostAlloc", "void **address, size_t bytes, unsigned int flags"},
+	cuMemFreeHost:             {"cuMemFreeHost", "void *address"},
+	cuMemcpyDtoDAsync:         {"cuMemcpyDtoDAsync_v2", "CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream"},
+	cuMemcpyHtoDAsync:         {"cuMemcpyHtoDAsync_v2", "CUdeviceptr to, const void *from, size_t bytes, CUstream stream"},
+	cuMemcpyDtoHAsync:         {"cuMemcpyDtoHAsync_v2", "void *to, CUdeviceptr from, size_t bytes, CUstream stream"},
+	cuStreamCreate:            {"cuStreamCreate", "CUstream *stream, unsigned int flags"},
+	cuStreamDestroy:           {"cuStreamDestroy_v2", "CUstream stream"},
+	cuStreamQuery:             {"cuStreamQuery", "CUstream stream"},
+	cuStreamWaitEvent:         {"cuStreamWaitEvent", "CUstream stream, CUevent event, unsigned int flags"},
+	cuEventCreate:             {"cuEventCreate", "CUevent *event, unsigned int flags"},
+	cuEventDestroy:            {"cuEventDestroy_v2", "CUevent event"},
+	cuEventRecord:             {"cuEventRecord", "CUevent event, CUstream stream"},
+	cuEventQuery:              {"cuEventQuery", "CUevent event"},
+	cuModuleLoadDataEx:        {"cuModuleLoadDataEx", "CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values"},
+	cuModuleUnload:            {"cuModuleUnload", "CUmodule module"},
+	cuModuleGetFunction:       {"cuModuleGetFunction", "CUfunction *function, CUmodule module, const char *name"},
+	cuLaunchKernel: {"cuLaunchKernel", "CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, " +
+		"unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters, void **extra"},
+}
+
+// arguments returns how many a function takes.
+func (f function) arguments() int { return strings.Count(prototypes[f].parameters, ",") + 1 }
+
+// String returns the symbol.
+func (f function) String() string { return prototypes[f].symbol }
+
+// Values of cuda.h's enumerations and flags.
+const (
+	success          = 0   // CUDA_SUCCESS
+	errOutOfMemory   = 2   // CUDA_ERROR_OUT_OF_MEMORY
+	errNoBinary      = 209 // CUDA_ERROR_NO_BINARY_FOR_GPU
+	errPTXVersion    = 222 // CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+	errNotFound      = 500 // CUDA_ERROR_NOT_FOUND
+	errNotReady      = 600 // CUDA_ERROR_NOT_READY
+	multiprocessors  = 16  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+	capabilityMajor  = 75  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+	capabilityMinor  = 76  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+	streamNonBlock   = 1   // CU_STREAM_NON_BLOCKING
+	eventNoTiming    = 2   // CU_EVENT_DISABLE_TIMING
+	hostPortable     = 1   // CU_MEMHOSTALLOC_PORTABLE
+	jitErrorLog      = 5   // CU_JIT_ERROR_LOG_BUFFER
+	jitErrorLogBytes = 6   // CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES
+)
+
+// libraryVariable is the environment variable with the path of another libcuda.
+const libraryVariable = "SHARDGEN_LIBCUDA"
+
+// library says where the driver is.
+func library(path string) dynlib.Library {
+	l := dynlib.Library{
+		Name: "the CUDA driver library", Variable: libraryVariable,
+		Provides: "NVIDIA's driver for Linux (its packages are called nvidia-driver, libcuda1 or nvidia-compute)",
+		Candidates: []string{
+			"libcuda.so.1", "/usr/lib/" + multiarch() + "/libcuda.so.1", "/usr/lib64/libcuda.so.1",
+			"/usr/lib/wsl/lib/libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "/run/opengl-driver/lib/libcuda.so.1",
+		},
+	}
+	if path != "" {
+		l.Variable, l.Candidates = "", []string{path}
+	}
+	return l
+}
+
+func multiarch() string {
+	if runtime.GOARCH == "arm64" {
+		return "aarch64-linux-gnu"
+	}
+	return "x86_64-linux-gnu"
+}
+
+// driver has the addresses of the functions.
+type driver struct {
+	path    string
+	address [len(prototypes)]uintptr
+}
+
+// loadDriver opens the library and starts it.
+func loadDriver(path string) (*driver, error) {
+	h, err := dynlib.Open(library(path))
+	if err != nil {
+		return nil, err
+	}
+	d := &driver{path: h.Path()}
+	for f := range prototypes {
+		if d.address[f], err = h.Symbol(prototypes[f].symbol); err != nil {
+			return nil, err
+		}
+	}
+	return d, d.call(cuInit, 0)
+}
+
+// call calls a function and returns its status as an error. What a pointer that
+// is converted in the call points to is kept meanwhile.
+//
+//go:uintptrescapes
+func (d *driver) call(f function, arguments ...uintptr) error {
+	return d.check(f, d.status(f, arguments...))
+}
+
+// status is call for those who look at the status themselves. Frequent calls
+// pass a slice of arguments that they keep: then nothing is allocated.
+//
+//go:uintptrescapes
+func (d *driver) status(f function, arguments ...uintptr) int32 {
+	return int32(uint32(dynlib.Call(d.address[f], arguments...))) // a CUresult has 32 bits
+}

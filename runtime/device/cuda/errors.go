@@ -1,0 +1,62 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// Error is a status of the driver that is not success.
+type Error struct {
+	Operation string // the driver's function, such as "cuMemAlloc_v2"
+	Code      int32  // CUresult
+	Name      string // "CUDA_ERROR_OUT_OF_MEMORY"; empty where the driver does not know the code
+	Text      string // the driver's description
+}
+
+func (e *Error) Error() string {
+	if e.Name == "" {
+		return fmt.Sprintf("%s returned %d, which this driver has no name for", e.Operation, e.Code)
+	}
+	return fmt.Sprintf("%s: %s (%d): %s", e.Operation, e.Name, e.Code, e.Text)
+}
+
+// check turns a status into an error.
+func (d *driver) check(f function, code int32) error {
+	if code == success {
+		return nil
+	}
+	return &Error{
+		Operation: f.String(), Code: code,
+		Name: d.describe(cuGetErrorName, code), Text: d.describe(cuGetErrorString, code),
+	}
+}
+
+// describe returns what the driver says of a status, empty where it does not
+// know it.
+func (d *driver) describe(f function, code int32) string {
+	var text *byte
+	if d.status(f, uintptr(code), uintptr(unsafe.Pointer(&text))) != success || text == nil {
+		return ""
+	}
+	return cString(text)
+}
+
+// cString copies a string of C, of at most a page.
+func cString(first *byte) string {
+	const limit = 4096
+	n := 0
+	for n < limit && *(*byte)(unsafe.Add(unsafe.Pointer(first), n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice(first, n))
+}
+
+// codeOf returns the status in an error, success where it has none.
+func codeOf(err error) int32 {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return success
+}

@@ -1,0 +1,77 @@
+package dynlib
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// libc is on every machine that runs a program which opens libraries.
+var libc = Library{Name: "the C library", Candidates: []string{"libc.so.6"}, Provides: "the system"}
+
+func TestALibraryIsOpenedOnceAndItsFunctionsCalled(t *testing.T) {
+	h, err := Open(libc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Open(libc); err != nil || again != h {
+		t.Errorf("the second Open returned %p, %v, expected %p", again, err, h)
+	}
+	abs, err := h.Symbol("labs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	minus := -42
+	if got := Call(abs, uintptr(minus)); got != 42 {
+		t.Errorf("labs(-42) = %d", got)
+	}
+	arguments := []uintptr{1}
+	if n := testing.AllocsPerRun(100, func() { Call(abs, arguments...) }); n != 0 {
+		t.Errorf("a call with a slice of arguments allocates %v times", n)
+	}
+}
+
+func TestTheSecondCandidateIsOpenedWhereTheFirstIsMissing(t *testing.T) {
+	h, err := Open(Library{Name: "it", Candidates: []string{"libnothere.so.9", "libc.so.6"}})
+	if err != nil || h.Path() != "libc.so.6" {
+		t.Errorf("got %v, %v", h, err)
+	}
+}
+
+func TestTheErrorSaysWhatWasTriedAndWhatWouldHelp(t *testing.T) {
+	notALibrary := filepath.Join(t.TempDir(), "text.so")
+	if err := os.WriteFile(notALibrary, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DYNLIB_TEST", "")
+	_, err := Open(Library{Name: "the driver", Variable: "DYNLIB_TEST", Candidates: []string{"libnothere.so.9", notALibrary}, Provides: "the moon"})
+	var failed *Error
+	if !errors.As(err, &failed) || len(failed.Attempts) != 2 {
+		t.Fatalf("got %v", err)
+	}
+	for _, part := range []string{"the driver can't be opened: libnothere.so.9 (", "No such file", notALibrary + " (", "comes with the moon", "set DYNLIB_TEST"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("no %q in %q", part, err)
+		}
+	}
+}
+
+func TestThePathOfTheEnvironmentIsUsedAlone(t *testing.T) {
+	t.Setenv("DYNLIB_TEST", "/nowhere/lib.so")
+	_, err := Open(Library{Name: "it", Variable: "DYNLIB_TEST", Candidates: []string{"libc.so.6"}})
+	if err == nil || !strings.Contains(err.Error(), "/nowhere/lib.so (") || strings.Contains(err.Error(), "libc") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAMissingSymbolIsNamedWithItsLibrary(t *testing.T) {
+	h, err := Open(libc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Symbol("cuNothing"); err == nil || !strings.Contains(err.Error(), "the C library (libc.so.6) has no cuNothing: ") {
+		t.Errorf("got %v", err)
+	}
+}
