@@ -1,15 +1,22 @@
 # make demo   trains a small transformer with 1 and with 4 ranks and compares them
 # make test   runs everything that CI checks
 # make bench  measures what the documentation claims, into bench/results.json
-# make generate  makes the packages under generated/ anew
+# make generate  makes the committed packages anew, under generated/ and in examples
 # make cuda-toolchain  fetches the pinned CUDA compilers into build/cuda; with them
-#              make test compiles generated kernels, in CI it fetches them itself
+#              make generate and make test compile kernels, in CI they are fetched
+#              without asking
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
 # The specs whose packages are committed under generated/.
 SPECS := spec/models/gpt2.yaml spec/models/llama-3.2-1b.yaml $(sort $(wildcard spec/samples/*.yaml)) $(sort $(wildcard bench/*.yaml))
+
+# Where their packages are, and that of the example.
+PACKAGES := generated examples/bytelm/bytelm
+
+# The pinned nvcc, after make cuda-toolchain.
+NVCC := build/cuda/nvidia/cu13/bin/nvcc
 
 .PHONY: demo test bench generate cuda-toolchain ci-packages
 .PHONY: check-format check-vet check-build check-tests check-race check-examples check-generated FORCE
@@ -28,9 +35,21 @@ demo: build/shardgen
 bench:
 	go run ./bench
 
+# Makes all packages anew and leaves what was there in build/_committed. With nvcc
+# their kernels are compiled from nothing; without it compiled kernels of the same
+# source stay as they are.
+define regenerate
+rm -rf build/_committed && mkdir -p build/_committed
+tar -cf - $(PACKAGES) | tar -xf - -C build/_committed
+rm -rf $(PACKAGES)
+if [[ -x $(NVCC) ]]; then export SHARDGEN_NVCC=$(NVCC); cuda=require; \
+else (cd build/_committed && find . -name zz_kernels.fatbin | tar -cf - -T -) | tar -xf -; cuda=auto; fi; \
+build/shardgen generate --cuda $$cuda $(SPECS); \
+build/shardgen generate --cuda $$cuda examples/bytelm/model.yaml --out examples/bytelm/bytelm
+endef
+
 generate: build/shardgen
-	rm -rf generated
-	build/shardgen generate $(SPECS)
+	$(regenerate)
 
 test: check-format check-vet check-build check-generated check-tests check-race check-examples
 	@echo "all checks passed"
@@ -48,13 +67,12 @@ check-build:
 	GOARCH=386 CGO_ENABLED=0 go build ./...
 	GOARCH=arm64 CGO_ENABLED=0 go build ./...
 
-# The committed packages are what the generator makes of their specs.
-check-generated: build/shardgen
-	rm -rf build/_committed && cp -r generated build/_committed
-	rm -rf generated && build/shardgen generate $(SPECS)
-	diff -r build/_committed generated
-	@if [[ -n "$${CI:-}" ]]; then changed=$$(git status --porcelain -- generated); test -z "$$changed" || { echo "generating changed the tree: $$changed"; exit 1; }; fi
-	build/shardgen check examples/bytelm/model.yaml --out examples/bytelm/bytelm
+# The committed packages are what the generator makes of their specs, and with
+# nvcc what it compiles.
+check-generated: build/shardgen $(if $(CI),cuda-toolchain)
+	$(regenerate)
+	for package in $(PACKAGES); do diff -r build/_committed/$$package $$package; done
+	@if [[ -n "$${CI:-}" ]]; then changed=$$(git status --porcelain -- $(PACKAGES)); test -z "$$changed" || { echo "generating changed the tree: $$changed"; exit 1; }; fi
 
 cuda-toolchain: ci-packages
 	cudasrc/toolchain/install.sh build/cuda

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shardgen/shardgen/gen/output"
 	"github.com/shardgen/shardgen/gen/plan"
+	"github.com/shardgen/shardgen/runtime/fatbin"
 )
 
 // emit returns the files of a plan.
@@ -30,6 +31,19 @@ func emit(t *testing.T, p *plan.Plan) []output.File {
 	}
 	return files
 }
+
+// emitKernels returns the files of a plan with CUDA source, and its kernels.
+func emitKernels(t *testing.T, p *plan.Plan, image string) []output.File {
+	t.Helper()
+	files, err := PackageWithKernels(p, cudaSource)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(files, output.File{Name: fatbin.FileName, Content: fatbin.Seal([]byte(image), fatbin.Record{Origin: Origin(p), Source: cudaSource})})
+}
+
+// cudaSource stands for the hash of CUDA source.
+const cudaSource = "5e1f"
 
 func text(t *testing.T, files []output.File, name string) string {
 	t.Helper()
@@ -46,7 +60,7 @@ func text(t *testing.T, files []output.File, name string) string {
 // that generated code imports, by import path.
 var exports = sync.OnceValues(func() (map[string]string, error) {
 	out, err := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}",
-		abiPath, contextPath, dtypePath, layoutPath, mathPath, optimPath, randomPath, shardPath).Output()
+		abiPath, contextPath, devicePath, "embed", dtypePath, layoutPath, mathPath, optimPath, randomPath, shardPath).Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}

@@ -7,26 +7,21 @@ import (
 	"testing"
 
 	"github.com/shardgen/shardgen/gen/output"
+	"github.com/shardgen/shardgen/runtime/device"
+	"github.com/shardgen/shardgen/runtime/fatbin"
 )
-
-// exportDescriptor lets the test's program see a package's descriptor.
-const exportDescriptor = `package odd
-
-import "encoding/json"
-
-func Describe() ([]byte, error) { return json.Marshal(descriptor) }
-`
 
 const describeMain = `package main
 
 import (
+	"encoding/json"
 	"os"
 
 	"trainer/odd"
 )
 
 func main() {
-	b, err := odd.Describe()
+	b, err := json.Marshal(odd.Descriptor())
 	if err != nil {
 		panic(err)
 	}
@@ -36,7 +31,7 @@ func main() {
 
 func TestAGeneratedPackageVetsRunsAndDescribesThePlan(t *testing.T) {
 	p := odd().plan(t)
-	files := append(emit(t, p), output.File{Name: "export.go", Content: []byte(exportDescriptor)})
+	files := emitKernels(t, p, "an image")
 	dir := module(t, map[string][]output.File{"odd": files, "describe": {{Name: "main.go", Content: []byte(describeMain)}}})
 	if out, err := goTool(t, dir, "vet", "./odd"); err != nil {
 		t.Fatalf("vet: %v\n%s", err, out)
@@ -51,6 +46,7 @@ func TestAGeneratedPackageVetsRunsAndDescribesThePlan(t *testing.T) {
 	}
 	compareDescriptors(t, got, map[string]any{
 		"Model": "odd", "Package": "odd", "ModelHash": p.Hashes.Model, "Layout": p.Layout,
+		"Code": device.Code{Package: "odd", Command: "go tool shardgen generate odd.yaml", Source: cudaSource, Fatbin: text(t, files, fatbin.FileName)},
 		"Worlds": []map[string]any{
 			{"LayoutHash": "1a1", "PlanHash": "91a1", "RestBytes": p.Worlds[0].Placement.RestBytes(), "PeakBytes": p.Worlds[0].Placement.PeakBytes()},
 			{"LayoutHash": "1a3", "PlanHash": "91a3", "RestBytes": p.Worlds[1].Placement.RestBytes(), "PeakBytes": p.Worlds[1].Placement.PeakBytes()},

@@ -7,6 +7,7 @@ import (
 	"github.com/shardgen/shardgen/gen/constname"
 	"github.com/shardgen/shardgen/gen/output"
 	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/fatbin"
 	"github.com/shardgen/shardgen/runtime/layout"
 )
 
@@ -25,6 +26,7 @@ func (e *emitter) descriptor(f *jen.File) error {
 	if err != nil {
 		return err
 	}
+	e.embedded(f)
 	f.Add(comment("descriptor is what the runtime reads of the model."))
 	f.Var().Id("descriptor").Op("=").Qual(shardPath, "Descriptor").Add(list([]jen.Code{
 		field("Model", jen.Lit(e.plan.Spec.Name.V)),
@@ -32,8 +34,36 @@ func (e *emitter) descriptor(f *jen.File) error {
 		field("ModelHash", jen.Lit(e.plan.Hashes.Model)),
 		field("Worlds", jen.Index().Qual(shardPath, "World").Add(list(e.worldLiterals()))),
 		field("Layout", model),
+		field("Code", e.codeLiteral()),
 	}))
+	f.Line()
+	f.Add(comment("Descriptor returns the model's plan as data. It is for tools, which must not change it."))
+	f.Func().Id("Descriptor").Params().Op("*").Qual(shardPath, "Descriptor").Block(jen.Return(jen.Op("&").Id("descriptor")))
 	return nil
+}
+
+// codeLiteral is what a device loads.
+func (e *emitter) codeLiteral() jen.Code {
+	items := []jen.Code{
+		field("Package", jen.Lit(e.plan.Spec.Package.V)),
+		field("Command", jen.Lit(e.command())),
+	}
+	if e.cuda != "" {
+		items = append(items, field("Source", jen.Lit(e.cuda)), field("Fatbin", jen.Id("kernels")))
+	}
+	return jen.Qual(devicePath, "Code").Add(list(items))
+}
+
+// embedded emits the variable that holds the compiled kernels.
+func (e *emitter) embedded(f *jen.File) {
+	if e.cuda == "" {
+		return
+	}
+	f.Anon("embed")
+	f.Add(comment(fmt.Sprintf("kernels is %s: what nvcc made of the CUDA source, with a record of which source\nit was. Without an image in it the package runs on the CPU only.\n", fatbin.FileName)))
+	f.Comment("//go:embed " + fatbin.FileName)
+	f.Var().Id("kernels").String()
+	f.Line()
 }
 
 func (e *emitter) worldLiterals() []jen.Code {

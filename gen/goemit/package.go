@@ -19,11 +19,15 @@ const (
 	blocksFile = output.Prefix + "blocks.go"
 )
 
-// Package returns the Go files of the package that a plan describes, by name.
-// The same plan gives the same bytes. An error means that the plan contradicts
-// itself, or holds a number that Go can't write.
-func Package(p *plan.Plan) ([]output.File, error) {
-	e, err := newEmitter(p)
+// Package returns the Go files of the package that a plan describes, by name, for
+// a package without CUDA kernels. The same plan gives the same bytes. An error
+// means that the plan contradicts itself, or holds a number that Go can't write.
+func Package(p *plan.Plan) ([]output.File, error) { return PackageWithKernels(p, "") }
+
+// PackageWithKernels is Package for a package that has CUDA source with the hash
+// cudaSource. It embeds the file fatbin.FileName, which has to lie beside.
+func PackageWithKernels(p *plan.Plan, cudaSource string) ([]output.File, error) {
+	e, err := newEmitter(p, cudaSource)
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", output.Printable(p.Spec.Name.V), err)
 	}
@@ -52,22 +56,26 @@ type emitter struct {
 	layout *layout.Model
 	origin string // the spec's file name without its folder, fit for a comment
 	names  *constname.Names
+	cuda   string // hash of the CUDA source, empty without
 }
 
-func newEmitter(p *plan.Plan) (*emitter, error) {
+func newEmitter(p *plan.Plan, cudaSource string) (*emitter, error) {
 	constants, err := constname.New(p)
 	if err != nil {
 		return nil, err
 	}
-	return &emitter{plan: p, layout: p.Layout, origin: Origin(p), names: constants}, nil
+	return &emitter{plan: p, layout: p.Layout, origin: Origin(p), names: constants, cuda: cudaSource}, nil
 }
 
 // Origin returns what the headers of generated files call the spec: its file
 // name without the folder, so that output does not depend on where it lies.
 func Origin(p *plan.Plan) string { return output.Printable(filepath.Base(p.Spec.Path)) }
 
+// ModelName returns what the model lines of generated files call the model.
+func ModelName(p *plan.Plan) string { return output.Printable(p.Spec.Name.V) }
+
 func (e *emitter) file(name string, emit func(*jen.File) error) (output.File, error) {
-	f := newFile(e.plan.Spec.Package.V, output.Header(e.origin))
+	f := newFile(e.plan.Spec.Package.V, output.Header(e.origin), output.ModelLine(ModelName(e.plan)))
 	if err := emit(f); err != nil {
 		return output.File{}, err
 	}

@@ -13,6 +13,7 @@ import (
 const (
 	abiPath     = "github.com/shardgen/shardgen/runtime/abi"
 	contextPath = "context"
+	devicePath  = "github.com/shardgen/shardgen/runtime/device"
 	dtypePath   = "github.com/shardgen/shardgen/runtime/dtype"
 	layoutPath  = "github.com/shardgen/shardgen/runtime/layout"
 	mathPath    = "math"
@@ -21,13 +22,15 @@ const (
 	shardPath   = "github.com/shardgen/shardgen/runtime"
 )
 
-// newFile returns an empty file with the header and the names of all imports;
-// without the names jennifer guesses them.
-func newFile(packageName, header string) *jen.File {
+// newFile returns an empty file with the lines of a header and the names of all
+// imports; without the names jennifer guesses them.
+func newFile(packageName string, header ...string) *jen.File {
 	f := jen.NewFile(packageName)
-	f.HeaderComment(header)
+	for _, line := range header {
+		f.HeaderComment(line)
+	}
 	f.ImportAlias(shardPath, "shard")
-	for _, path := range []string{abiPath, contextPath, dtypePath, layoutPath, mathPath, optimPath, randomPath} {
+	for _, path := range []string{abiPath, contextPath, devicePath, dtypePath, layoutPath, mathPath, optimPath, randomPath} {
 		f.ImportName(path, path[strings.LastIndex(path, "/")+1:])
 	}
 	return f

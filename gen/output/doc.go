@@ -6,5 +6,8 @@
 // files complete. Only files that shardgen generated from the same spec are
 // overwritten or removed; anything else in the directory is left as it is.
 //
-// It imports nothing of the project.
+// Two runs in one directory wait for each other. A file's origin is in its header
+// or, for compiled kernels, in their record.
+//
+// Of the project it imports runtime/fatbin only.
 package output

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // faultFS fails at the operation with number at, and from then on if lasting.
@@ -74,6 +75,40 @@ func (f *faultFS) SyncDir(dir string) error {
 		return err
 	}
 	return f.osFS.SyncDir(dir)
+}
+
+func (f *faultFS) Lock(path string, wait time.Duration) (lock, error) {
+	if err := f.fault("lock " + path); err != nil {
+		return nil, err
+	}
+	held, err := f.osFS.Lock(path, wait)
+	return &faultLock{held, f}, err
+}
+
+type faultLock struct {
+	lock
+	system *faultFS
+}
+
+func (l *faultLock) Journal() ([]byte, error) {
+	if err := l.system.fault("read journal"); err != nil {
+		return nil, err
+	}
+	return l.lock.Journal()
+}
+
+func (l *faultLock) SetJournal(text []byte) error {
+	if err := l.system.fault("write journal"); err != nil {
+		return errors.Join(err, l.lock.SetJournal(text[:len(text)/2]))
+	}
+	return l.lock.SetJournal(text)
+}
+
+func (l *faultLock) Release() error {
+	if err := l.system.fault("release"); err != nil {
+		return errors.Join(err, l.lock.Abandon())
+	}
+	return l.lock.Release()
 }
 
 type faultFile struct {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/rogpeppe/go-internal/diff"
@@ -38,6 +39,8 @@ type Change struct {
 type Report struct {
 	Dir     string
 	Changes []Change
+
+	interrupted bool // a run did not end, or is not at its end
 }
 
 // Drift reports whether the directory differs from what is generated.
@@ -48,6 +51,17 @@ func (r *Report) Drift() bool {
 		}
 	}
 	return false
+}
+
+// Changed reports whether a file is not as it should be, or was not.
+func (r *Report) Changed(name string) bool {
+	return slices.ContainsFunc(r.Changes, func(c Change) bool { return c.Name == name && c.Action != Keep })
+}
+
+// OnlyChanged reports whether it is the only one.
+func (r *Report) OnlyChanged(name string) bool {
+	others := slices.ContainsFunc(r.Changes, func(c Change) bool { return c.Name != name && c.Action != Keep })
+	return r.Changed(name) && !others
 }
 
 // Lines returns a line for each file, such as "updated gpt2small/zz_model.go".
@@ -81,7 +95,7 @@ func (c *Change) diff(path string) []byte {
 	case Remove:
 		newName = "/dev/null"
 	}
-	if isBinary(c.old) || isBinary(c.new) {
+	if isFatbin(c.Name) || isBinary(c.old) || isBinary(c.new) {
 		return fmt.Appendf(nil, "Binary files %s and %s differ\n", oldName, newName)
 	}
 	return diff.Diff(oldName, c.old, newName, c.new)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"syscall"
+	"time"
 )
 
 // fileSystem is what this package does to a disk. Tests make any of it fail.
@@ -18,6 +19,7 @@ type fileSystem interface {
 	Rename(from, to string) error
 	Remove(path string) error
 	SyncDir(dir string) error // makes renames in it durable
+	Lock(path string, wait time.Duration) (lock, error)
 }
 
 // file is a file being written.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strings"
+	"slices"
 )
 
 // Files of a write under way, beside the ones they will replace. The go tool
@@ -23,13 +23,16 @@ func (s *Set) Write(dir string) (*Report, error) { return s.write(osFS{}, dir) }
 
 func (s *Set) write(system fileSystem, dir string) (*Report, error) {
 	r, err := s.compare(system, dir)
-	if err != nil {
-		return nil, err
-	}
-	if !r.Drift() {
-		return r, nil
+	if err != nil || !r.Drift() && !r.interrupted {
+		return r, err
 	}
 	w := &writer{system: system, dir: dir}
+	if err := w.begin(); err != nil {
+		return nil, fmt.Errorf("writing to %s: %w", dir, err)
+	}
+	if r, err = s.compare(system, dir); err != nil { // another run may have written since
+		return nil, errors.Join(err, w.end())
+	}
 	if err := w.run(r.Changes); err != nil {
 		return nil, fmt.Errorf("writing to %s: %w", dir, err)
 	}
@@ -37,18 +40,66 @@ func (s *Set) write(system fileSystem, dir string) (*Report, error) {
 }
 
 // writer replaces files in three steps: stage writes every new file beside its
-// place, commit renames, clean removes what is left over.
+// place, commit renames, clean removes what is left over. No other run writes to
+// the directory meanwhile.
 type writer struct {
 	system fileSystem
 	dir    string
+	lock   lock
 	made   bool     // the directory is ours
 	staged []string // names whose new content lies beside them
 	saved  []string // names whose old content lies beside them
 	undo   []func() error
 }
 
+// begin makes the directory, waits for other runs in it, and removes what an
+// interrupted one left.
+func (w *writer) begin() error {
+	err := w.takeLock()
+	for tries := 0; tries < 10 && errors.Is(err, fs.ErrNotExist); tries++ {
+		err = w.takeLock() // the run before us removed the folder that it had made
+	}
+	if err != nil {
+		return errors.Join(err, w.removeFolder())
+	}
+	if err := w.finishInterrupted(); err != nil {
+		return errors.Join(err, w.lock.Abandon(), w.removeFolder())
+	}
+	return nil
+}
+
+func (w *writer) takeLock() error {
+	_, err := w.system.ReadDir(w.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		w.made = true
+		err = w.system.MkdirAll(w.dir)
+	}
+	if err != nil {
+		return err
+	}
+	w.lock, err = w.system.Lock(filepath.Join(w.dir, lockName), lockWait)
+	return err
+}
+
+// end lets other runs in, and takes back what begin made.
+func (w *writer) end() error {
+	return errors.Join(w.lock.Release(), w.removeFolder())
+}
+
+// removeFolder removes the directory if it is ours and nobody uses it.
+func (w *writer) removeFolder() error {
+	if !w.made {
+		return nil
+	}
+	err := ignoreMissing(w.system.Remove(w.dir))
+	if errors.Is(err, fs.ErrExist) { // it is not empty
+		return nil
+	}
+	return err
+}
+
 func (w *writer) run(changes []Change) error {
-	if err := w.prepare(); err != nil {
+	if err := w.announce(changes); err != nil {
 		return errors.Join(err, w.rollBack())
 	}
 	for _, c := range changes {
@@ -67,59 +118,35 @@ func (w *writer) run(changes []Change) error {
 	return w.clean()
 }
 
-// prepare makes the directory and removes what an interrupted run left.
-func (w *writer) prepare() error {
-	entries, err := w.system.ReadDir(w.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		w.made = true
-		return w.system.MkdirAll(w.dir)
-	}
-	for _, entry := range entries {
-		name := entry.Name()
-		if !strings.HasPrefix(name, "."+Prefix) || !(strings.HasSuffix(name, stagedSuffix) || strings.HasSuffix(name, backupSuffix)) {
-			continue
-		}
-		if err := w.system.Remove(filepath.Join(w.dir, name)); err != nil {
-			return fmt.Errorf("left by an interrupted run: %w", err)
-		}
-	}
-	return err
-}
-
 // stage writes a file's new content beside it, and a copy of the old for rollBack.
 func (w *writer) stage(c Change) error {
 	if c.Action == Create || c.Action == Update {
-		w.staged = append(w.staged, c.Name)
-		if err := w.writeFile(w.stagedPath(c.Name), c.new); err != nil {
+		if err := w.writeFile(&w.staged, stagedName(c.Name), c.new); err != nil {
 			return err
 		}
 	}
-	if c.Action == Update {
-		w.saved = append(w.saved, c.Name)
-		return w.writeFile(w.backupPath(c.Name), c.old)
+	if c.Action == Update || c.Action == Remove {
+		return w.writeFile(&w.saved, backupName(c.Name), c.old)
 	}
 	return nil
 }
 
-// commit puts one file in its place, or moves it out of the way, and notes how
-// to take that back.
+// commit puts one file in its place, or removes it, and notes how to take that
+// back.
 func (w *writer) commit(c Change) error {
-	path := filepath.Join(w.dir, c.Name)
-	switch c.Action {
+	var err error
+	switch path := filepath.Join(w.dir, c.Name); c.Action {
 	case Keep:
 		return nil
 	case Remove:
-		w.saved = append(w.saved, c.Name)
-		if err := w.system.Rename(path, w.backupPath(c.Name)); err != nil {
-			return err
-		}
-	default:
-		if err := w.system.Rename(w.stagedPath(c.Name), path); err != nil {
-			return err
-		}
+		err = w.system.Remove(path)
+	case Create, Update:
+		err = w.system.Rename(filepath.Join(w.dir, stagedName(c.Name)), path)
 	}
-	w.undo = append(w.undo, func() error { return w.takeBack(c) })
-	return nil
+	if err == nil {
+		w.undo = append(w.undo, func() error { return w.takeBack(c) })
+	}
+	return err
 }
 
 func (w *writer) takeBack(c Change) error {
@@ -127,7 +154,7 @@ func (w *writer) takeBack(c Change) error {
 	if c.Action == Create {
 		return w.system.Remove(path)
 	}
-	return w.system.Rename(w.backupPath(c.Name), path)
+	return w.system.Rename(filepath.Join(w.dir, backupName(c.Name)), path)
 }
 
 // rollBack restores the files and removes what was staged. Its own errors say
@@ -139,19 +166,24 @@ func (w *writer) rollBack() error {
 			faults = append(faults, fmt.Errorf("this file could not be put back, its old content is in *%s: %w", backupSuffix, err))
 		}
 	}
-	if len(faults) > 0 {
-		return errors.Join(faults...)
+	if len(faults) == 0 {
+		faults = append(faults, w.removeLeftovers())
 	}
-	err := w.removeLeftovers()
-	if w.made {
-		err = errors.Join(err, ignoreMissing(w.system.Remove(w.dir)))
+	if err := errors.Join(faults...); err != nil {
+		return errors.Join(err, w.lock.Abandon())
 	}
-	return err
+	return w.end()
 }
 
 // clean removes the old content once the new one is in place.
 func (w *writer) clean() error {
-	if err := w.removeLeftovers(); err != nil {
+	err := w.removeLeftovers()
+	if err == nil {
+		err = w.lock.Release()
+	} else {
+		err = errors.Join(err, w.lock.Abandon())
+	}
+	if err != nil {
 		return fmt.Errorf("the generated files are complete, but old ones are left beside them: %w", err)
 	}
 	return nil
@@ -159,11 +191,8 @@ func (w *writer) clean() error {
 
 func (w *writer) removeLeftovers() error {
 	var faults []error
-	for _, name := range w.staged {
-		faults = append(faults, ignoreMissing(w.system.Remove(w.stagedPath(name))))
-	}
-	for _, name := range w.saved {
-		faults = append(faults, ignoreMissing(w.system.Remove(w.backupPath(name))))
+	for _, name := range slices.Concat(w.staged, w.saved) {
+		faults = append(faults, ignoreMissing(w.system.Remove(filepath.Join(w.dir, name))))
 	}
 	return errors.Join(faults...)
 }
@@ -175,13 +204,14 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// writeFile writes a new file to the disk. A full disk may show only in Sync or
-// Close.
-func (w *writer) writeFile(path string, content []byte) error {
-	f, err := w.system.Create(path)
+// writeFile writes a new file to the disk and adds its name to list once it is
+// there. A full disk may show only in Sync or Close.
+func (w *writer) writeFile(list *[]string, name string, content []byte) error {
+	f, err := w.system.Create(filepath.Join(w.dir, name))
 	if err != nil {
 		return err
 	}
+	*list = append(*list, name)
 	if _, err := f.Write(content); err != nil {
 		return errors.Join(err, f.Close())
 	}
@@ -191,6 +221,6 @@ func (w *writer) writeFile(path string, content []byte) error {
 	return f.Close()
 }
 
-func (w *writer) stagedPath(name string) string { return filepath.Join(w.dir, "."+name+stagedSuffix) }
+func stagedName(name string) string { return "." + name + stagedSuffix }
 
-func (w *writer) backupPath(name string) string { return filepath.Join(w.dir, "."+name+backupSuffix) }
+func backupName(name string) string { return "." + name + backupSuffix }

@@ -11,7 +11,7 @@ var ReservedFields = []string{"Release", "Reduce", "Discard"}
 
 // ReservedKinds are the identifiers of a generated package and the methods of
 // its passes. A block kind that would take one gets a trailing underscore.
-var ReservedKinds = []string{"Model", "Options", "Open", "ForwardPass", "BackwardPass", "End"}
+var ReservedKinds = []string{"Model", "Options", "Open", "Descriptor", "ForwardPass", "BackwardPass", "End"}
 
 // KindSuffixes are what a generated package appends to a kind's name for names
 // of its own: HLen, HFirst, HGrads. A kind that ends in one gets a trailing

@@ -72,6 +72,7 @@ func TestKindName(t *testing.T) {
 		{"model", "Model_"},
 		{"end", "End_"},
 		{"open", "Open_"},
+		{"descriptor", "Descriptor_"},
 		{"options", "Options_"},
 		{"forward_pass", "ForwardPass_"},
 		{"backward_pass", "BackwardPass_"},
@@ -106,7 +107,7 @@ func TestReservedNamesAreEscaped(t *testing.T) {
 		}
 	}
 	for name, from := range map[string]string{
-		"Model": "model", "Options": "options", "Open": "open", "End": "end",
+		"Model": "model", "Options": "options", "Open": "open", "End": "end", "Descriptor": "descriptor",
 		"ForwardPass": "forward_pass", "BackwardPass": "backward_pass",
 		"ALen": "a_len", "AFirst": "a_first", "AGrads": "a_grads",
 	} {
@@ -114,7 +115,7 @@ func TestReservedNamesAreEscaped(t *testing.T) {
 			t.Errorf("kind %s becomes %s", name, got)
 		}
 	}
-	if len(ReservedFields) != 3 || len(ReservedKinds) != 6 || len(KindSuffixes) != 3 {
+	if len(ReservedFields) != 3 || len(ReservedKinds) != 7 || len(KindSuffixes) != 3 {
 		t.Error("the API has names that this test does not know")
 	}
 }

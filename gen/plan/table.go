@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/shardgen/shardgen/gen/output"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/layout"
 )
@@ -32,7 +33,7 @@ func (p *Plan) writeHead(out *strings.Builder, w int) {
 	t := p.totals(w)
 	world := &p.Worlds[w]
 	fmt.Fprintf(out, "%s: %s%s, layout %s, align %d bytes\n",
-		p.Spec.Name.V, counted(world.Ranks, "rank"), p.otherWorlds(world.Ranks), p.Spec.Shard.Layout.V, p.Layout.AlignBytes)
+		output.Printable(p.Spec.Name.V), counted(world.Ranks, "rank"), p.otherWorlds(world.Ranks), p.Spec.Shard.Layout.V, p.Layout.AlignBytes)
 	fmt.Fprintf(out, "%s (%s), %s, %s, padding %.2g%%\n",
 		counted(t.Params, "parameter"), counted(int64(len(p.Params)), "name"), counted(t.Numel, "element"), humanBytes(t.Bytes), t.PaddingPercent)
 	fmt.Fprintf(out, "hashes: model %s, layout %s, plan %s\n", p.Hashes.Model, world.Layout, world.Plan)
@@ -71,7 +72,7 @@ func (p *Plan) writeKinds(out *strings.Builder) {
 		kind := &p.Layout.Kinds[i]
 		names, each := declared(p.Kinds[i].Fields)
 		rows = append(rows, []string{
-			kind.Name, p.Kinds[i].GoName, groupDigits(kind.Count), strconv.Itoa(names),
+			output.Printable(kind.Name), p.Kinds[i].GoName, groupDigits(kind.Count), strconv.Itoa(names),
 			groupDigits(each), groupDigits(each * kind.Count),
 		})
 	}
@@ -98,7 +99,7 @@ func (p *Plan) writeBuckets(out *strings.Builder, w int) {
 	add := func(b *layout.Bucket, times int64) {
 		numel, shard := bucketNumel(b), b.ShardElements[w]
 		rows = append(rows, []string{
-			b.Name, b.DType.String(), groupDigits(times), strconv.Itoa(len(b.Params)), groupDigits(numel),
+			output.Printable(b.Name), b.DType.String(), groupDigits(times), strconv.Itoa(len(b.Params)), groupDigits(numel),
 			groupDigits(shard), groupDigits(shard*p.Worlds[w].Ranks - numel), humanBytes(shard * b.DType.Bytes()),
 		})
 	}
@@ -150,7 +151,7 @@ func (p *Plan) writeRules(out *strings.Builder) {
 	for i := range p.Kinds {
 		for _, f := range p.Kinds[i].Fields {
 			for _, r := range f.Rules {
-				rows = append(rows, []string{f.Name, r.Key, fmt.Sprintf("%q, line %d", r.Match, r.Pos.Line)})
+				rows = append(rows, []string{output.Printable(f.Name), r.Key, fmt.Sprintf("%q, line %d", r.Match, r.Pos.Line)})
 			}
 		}
 	}

@@ -15,7 +15,17 @@
 #include <shardgen/zero.cuh>
 
 static_assert(shardgen::kVersion == 1,
-              "generator and CUDA headers are out of step: run go tool shardgen generate alldtypes.yaml");
+              "generator and CUDA headers are out of step in kVersion: run go tool shardgen generate alldtypes.yaml");
+static_assert(shardgen::kThreads == 256,
+              "generator and CUDA headers are out of step in kThreads: run go tool shardgen generate alldtypes.yaml");
+static_assert(shardgen::kBlocks == 4,
+              "generator and CUDA headers are out of step in kBlocks: run go tool shardgen generate alldtypes.yaml");
+static_assert(shardgen::kWarp == 32,
+              "generator and CUDA headers are out of step in kWarp: run go tool shardgen generate alldtypes.yaml");
+static_assert(shardgen::kAccessBytes == 16,
+              "generator and CUDA headers are out of step in kAccessBytes: run go tool shardgen generate alldtypes.yaml");
+static_assert(shardgen::kChunkElements == 4096,
+              "generator and CUDA headers are out of step in kChunkElements: run go tool shardgen generate alldtypes.yaml");
 
 namespace shardgen::models::alldtypes {
 
@@ -156,6 +166,139 @@ struct ScaleF64 {
 struct Zero {
   static constexpr long long kAlignBytes = alignBytes;
 };
+
+static_assert(std::is_same<AddBF16InF32::Source, shardgen::BF16>::value,
+              "gradients.reduce, dtype: Source of shardgen_accumulate_bf16_f32_add is shardgen::BF16; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<AddBF16InF32::Sum, shardgen::F32>::value,
+              "gradients.reduce, dtype: Sum of shardgen_accumulate_bf16_f32_add is shardgen::F32; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(AddBF16InF32::kStore == false,
+              "gradients.reduce, dtype: kStore of shardgen_accumulate_bf16_f32_add is false; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(AddBF16InF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_accumulate_bf16_f32_add is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<StoreBF16InF32::Source, shardgen::BF16>::value,
+              "gradients.reduce, dtype: Source of shardgen_accumulate_bf16_f32_store is shardgen::BF16; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<StoreBF16InF32::Sum, shardgen::F32>::value,
+              "gradients.reduce, dtype: Sum of shardgen_accumulate_bf16_f32_store is shardgen::F32; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(StoreBF16InF32::kStore == true,
+              "gradients.reduce, dtype: kStore of shardgen_accumulate_bf16_f32_store is true; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(StoreBF16InF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_accumulate_bf16_f32_store is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<AddF64InF64::Source, shardgen::F64>::value,
+              "gradients.reduce, dtype: Source of shardgen_accumulate_f64_f64_add is shardgen::F64; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<AddF64InF64::Sum, shardgen::F64>::value,
+              "gradients.reduce, dtype: Sum of shardgen_accumulate_f64_f64_add is shardgen::F64; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(AddF64InF64::kStore == false,
+              "gradients.reduce, dtype: kStore of shardgen_accumulate_f64_f64_add is false; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(AddF64InF64::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_accumulate_f64_f64_add is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<StoreF64InF64::Source, shardgen::F64>::value,
+              "gradients.reduce, dtype: Source of shardgen_accumulate_f64_f64_store is shardgen::F64; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<StoreF64InF64::Sum, shardgen::F64>::value,
+              "gradients.reduce, dtype: Sum of shardgen_accumulate_f64_f64_store is shardgen::F64; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(StoreF64InF64::kStore == true,
+              "gradients.reduce, dtype: kStore of shardgen_accumulate_f64_f64_store is true; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(StoreF64InF64::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_accumulate_f64_f64_store is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<AdamWF32::Float, shardgen::F32>::value,
+              "optimizer, dtype: Float of shardgen_adamw_f32 is shardgen::F32; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<AdamWF32::Copy, shardgen::F32>::value,
+              "optimizer, dtype: Copy of shardgen_adamw_f32 is shardgen::F32; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(AdamWF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_adamw_f32 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<AdamWF32BF16::Float, shardgen::F32>::value,
+              "optimizer, dtype: Float of shardgen_adamw_f32_bf16 is shardgen::F32; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<AdamWF32BF16::Copy, shardgen::BF16>::value,
+              "optimizer, dtype: Copy of shardgen_adamw_f32_bf16 is shardgen::BF16; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(AdamWF32BF16::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_adamw_f32_bf16 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<AdamWF32F16::Float, shardgen::F32>::value,
+              "optimizer, dtype: Float of shardgen_adamw_f32_f16 is shardgen::F32; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<AdamWF32F16::Copy, shardgen::F16>::value,
+              "optimizer, dtype: Copy of shardgen_adamw_f32_f16 is shardgen::F16; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(AdamWF32F16::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_adamw_f32_f16 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<AdamWF64::Float, shardgen::F64>::value,
+              "optimizer, dtype: Float of shardgen_adamw_f64 is shardgen::F64; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<AdamWF64::Copy, shardgen::F64>::value,
+              "optimizer, dtype: Copy of shardgen_adamw_f64 is shardgen::F64; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(AdamWF64::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_adamw_f64 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<CastF16ToBF16::Source, shardgen::F16>::value,
+              "dtype, gradients.reduce, optimizer.master: Source of shardgen_cast_f16_bf16 is shardgen::F16; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<CastF16ToBF16::Target, shardgen::BF16>::value,
+              "dtype, gradients.reduce, optimizer.master: Target of shardgen_cast_f16_bf16 is shardgen::BF16; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(CastF16ToBF16::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_cast_f16_bf16 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<CastF32ToBF16::Source, shardgen::F32>::value,
+              "dtype, gradients.reduce, optimizer.master: Source of shardgen_cast_f32_bf16 is shardgen::F32; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<CastF32ToBF16::Target, shardgen::BF16>::value,
+              "dtype, gradients.reduce, optimizer.master: Target of shardgen_cast_f32_bf16 is shardgen::BF16; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(CastF32ToBF16::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_cast_f32_bf16 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<CastF32ToF16::Source, shardgen::F32>::value,
+              "dtype, gradients.reduce, optimizer.master: Source of shardgen_cast_f32_f16 is shardgen::F32; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<CastF32ToF16::Target, shardgen::F16>::value,
+              "dtype, gradients.reduce, optimizer.master: Target of shardgen_cast_f32_f16 is shardgen::F16; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(CastF32ToF16::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_cast_f32_f16 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillConstant1::kElementBytes == 1,
+              "init, dtype: kElementBytes of shardgen_fill_constant_1 is 1; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillConstant1::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_constant_1 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillConstant2::kElementBytes == 2,
+              "init, dtype: kElementBytes of shardgen_fill_constant_2 is 2; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillConstant2::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_constant_2 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillConstant4::kElementBytes == 4,
+              "init, dtype: kElementBytes of shardgen_fill_constant_4 is 4; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillConstant4::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_constant_4 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillConstant8::kElementBytes == 8,
+              "init, dtype: kElementBytes of shardgen_fill_constant_8 is 8; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillConstant8::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_constant_8 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<FillNormalF32::Element, shardgen::F32>::value,
+              "init, dtype: Element of shardgen_fill_normal_f32 is shardgen::F32; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillNormalF32::kFamily == shardgen::Distribution::kNormal,
+              "init, dtype: kFamily of shardgen_fill_normal_f32 is shardgen::Distribution::kNormal; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillNormalF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_normal_f32 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<FillNormalF64::Element, shardgen::F64>::value,
+              "init, dtype: Element of shardgen_fill_normal_f64 is shardgen::F64; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillNormalF64::kFamily == shardgen::Distribution::kNormal,
+              "init, dtype: kFamily of shardgen_fill_normal_f64 is shardgen::Distribution::kNormal; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillNormalF64::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_normal_f64 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<FillNormalF8E4M3::Element, shardgen::F8E4M3>::value,
+              "init, dtype: Element of shardgen_fill_normal_f8e4m3 is shardgen::F8E4M3; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillNormalF8E4M3::kFamily == shardgen::Distribution::kNormal,
+              "init, dtype: kFamily of shardgen_fill_normal_f8e4m3 is shardgen::Distribution::kNormal; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillNormalF8E4M3::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_normal_f8e4m3 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<FillNormalF8E5M2::Element, shardgen::F8E5M2>::value,
+              "init, dtype: Element of shardgen_fill_normal_f8e5m2 is shardgen::F8E5M2; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillNormalF8E5M2::kFamily == shardgen::Distribution::kNormal,
+              "init, dtype: kFamily of shardgen_fill_normal_f8e5m2 is shardgen::Distribution::kNormal; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(FillNormalF8E5M2::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_normal_f8e5m2 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<NormF32::Float, shardgen::F32>::value,
+              "dtype: Float of shardgen_norm_f32 is shardgen::F32; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(NormF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_norm_f32 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<NormF64::Float, shardgen::F64>::value,
+              "dtype: Float of shardgen_norm_f64 is shardgen::F64; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(NormF64::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_norm_f64 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<ScaleF32::Float, shardgen::F32>::value,
+              "dtype: Float of shardgen_scale_f32 is shardgen::F32; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(ScaleF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_scale_f32 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(std::is_same<ScaleF64::Float, shardgen::F64>::value,
+              "dtype: Float of shardgen_scale_f64 is shardgen::F64; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(ScaleF64::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_scale_f64 is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(Zero::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_zero is alignBytes; if not, run go tool shardgen generate alldtypes.yaml");
 
 }  // namespace shardgen::models::alldtypes
 

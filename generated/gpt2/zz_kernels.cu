@@ -12,7 +12,17 @@
 #include <shardgen/zero.cuh>
 
 static_assert(shardgen::kVersion == 1,
-              "generator and CUDA headers are out of step: run go tool shardgen generate gpt2.yaml");
+              "generator and CUDA headers are out of step in kVersion: run go tool shardgen generate gpt2.yaml");
+static_assert(shardgen::kThreads == 256,
+              "generator and CUDA headers are out of step in kThreads: run go tool shardgen generate gpt2.yaml");
+static_assert(shardgen::kBlocks == 4,
+              "generator and CUDA headers are out of step in kBlocks: run go tool shardgen generate gpt2.yaml");
+static_assert(shardgen::kWarp == 32,
+              "generator and CUDA headers are out of step in kWarp: run go tool shardgen generate gpt2.yaml");
+static_assert(shardgen::kAccessBytes == 16,
+              "generator and CUDA headers are out of step in kAccessBytes: run go tool shardgen generate gpt2.yaml");
+static_assert(shardgen::kChunkElements == 4096,
+              "generator and CUDA headers are out of step in kChunkElements: run go tool shardgen generate gpt2.yaml");
 
 namespace shardgen::models::gpt2 {
 
@@ -43,6 +53,33 @@ struct ScaleF32 {
 struct Zero {
   static constexpr long long kAlignBytes = alignBytes;
 };
+
+static_assert(std::is_same<AddF32InF32::Source, shardgen::F32>::value,
+              "gradients.reduce, dtype: Source of shardgen_accumulate_f32_f32_add is shardgen::F32; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(std::is_same<AddF32InF32::Sum, shardgen::F32>::value,
+              "gradients.reduce, dtype: Sum of shardgen_accumulate_f32_f32_add is shardgen::F32; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(AddF32InF32::kStore == false,
+              "gradients.reduce, dtype: kStore of shardgen_accumulate_f32_f32_add is false; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(AddF32InF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_accumulate_f32_f32_add is alignBytes; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(std::is_same<StoreF32InF32::Source, shardgen::F32>::value,
+              "gradients.reduce, dtype: Source of shardgen_accumulate_f32_f32_store is shardgen::F32; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(std::is_same<StoreF32InF32::Sum, shardgen::F32>::value,
+              "gradients.reduce, dtype: Sum of shardgen_accumulate_f32_f32_store is shardgen::F32; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(StoreF32InF32::kStore == true,
+              "gradients.reduce, dtype: kStore of shardgen_accumulate_f32_f32_store is true; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(StoreF32InF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_accumulate_f32_f32_store is alignBytes; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(std::is_same<NormF32::Float, shardgen::F32>::value,
+              "dtype: Float of shardgen_norm_f32 is shardgen::F32; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(NormF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_norm_f32 is alignBytes; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(std::is_same<ScaleF32::Float, shardgen::F32>::value,
+              "dtype: Float of shardgen_scale_f32 is shardgen::F32; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(ScaleF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_scale_f32 is alignBytes; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(Zero::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_zero is alignBytes; if not, run go tool shardgen generate gpt2.yaml");
 
 }  // namespace shardgen::models::gpt2
 

@@ -9,13 +9,24 @@
 #include <shardgen/zero.cuh>
 
 static_assert(shardgen::kVersion == 1,
-              "generator and CUDA headers are out of step: run go tool shardgen generate llama-3-8b-layer.yaml");
+              "generator and CUDA headers are out of step in kVersion: run go tool shardgen generate llama-3-8b-layer.yaml");
+static_assert(shardgen::kThreads == 256,
+              "generator and CUDA headers are out of step in kThreads: run go tool shardgen generate llama-3-8b-layer.yaml");
+static_assert(shardgen::kBlocks == 4,
+              "generator and CUDA headers are out of step in kBlocks: run go tool shardgen generate llama-3-8b-layer.yaml");
+static_assert(shardgen::kWarp == 32,
+              "generator and CUDA headers are out of step in kWarp: run go tool shardgen generate llama-3-8b-layer.yaml");
+static_assert(shardgen::kAccessBytes == 16,
+              "generator and CUDA headers are out of step in kAccessBytes: run go tool shardgen generate llama-3-8b-layer.yaml");
 
 namespace shardgen::models::llama38blayer {
 
 struct Zero {
   static constexpr long long kAlignBytes = alignBytes;
 };
+
+static_assert(Zero::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_zero is alignBytes; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
 
 }  // namespace shardgen::models::llama38blayer
 

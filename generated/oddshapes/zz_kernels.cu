@@ -14,7 +14,17 @@
 #include <shardgen/zero.cuh>
 
 static_assert(shardgen::kVersion == 1,
-              "generator and CUDA headers are out of step: run go tool shardgen generate oddshapes.yaml");
+              "generator and CUDA headers are out of step in kVersion: run go tool shardgen generate oddshapes.yaml");
+static_assert(shardgen::kThreads == 256,
+              "generator and CUDA headers are out of step in kThreads: run go tool shardgen generate oddshapes.yaml");
+static_assert(shardgen::kBlocks == 4,
+              "generator and CUDA headers are out of step in kBlocks: run go tool shardgen generate oddshapes.yaml");
+static_assert(shardgen::kWarp == 32,
+              "generator and CUDA headers are out of step in kWarp: run go tool shardgen generate oddshapes.yaml");
+static_assert(shardgen::kAccessBytes == 16,
+              "generator and CUDA headers are out of step in kAccessBytes: run go tool shardgen generate oddshapes.yaml");
+static_assert(shardgen::kChunkElements == 4096,
+              "generator and CUDA headers are out of step in kChunkElements: run go tool shardgen generate oddshapes.yaml");
 
 namespace shardgen::models::oddshapes {
 
@@ -76,6 +86,65 @@ struct MomentumSGDF32 {
 struct Zero {
   static constexpr long long kAlignBytes = alignBytes;
 };
+
+static_assert(std::is_same<AddF32InF32::Source, shardgen::F32>::value,
+              "gradients.reduce, dtype: Source of shardgen_accumulate_f32_f32_add is shardgen::F32; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(std::is_same<AddF32InF32::Sum, shardgen::F32>::value,
+              "gradients.reduce, dtype: Sum of shardgen_accumulate_f32_f32_add is shardgen::F32; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(AddF32InF32::kStore == false,
+              "gradients.reduce, dtype: kStore of shardgen_accumulate_f32_f32_add is false; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(AddF32InF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_accumulate_f32_f32_add is alignBytes; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(std::is_same<StoreF32InF32::Source, shardgen::F32>::value,
+              "gradients.reduce, dtype: Source of shardgen_accumulate_f32_f32_store is shardgen::F32; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(std::is_same<StoreF32InF32::Sum, shardgen::F32>::value,
+              "gradients.reduce, dtype: Sum of shardgen_accumulate_f32_f32_store is shardgen::F32; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(StoreF32InF32::kStore == true,
+              "gradients.reduce, dtype: kStore of shardgen_accumulate_f32_f32_store is true; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(StoreF32InF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_accumulate_f32_f32_store is alignBytes; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(FillConstant4::kElementBytes == 4,
+              "init, dtype: kElementBytes of shardgen_fill_constant_4 is 4; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(FillConstant4::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_constant_4 is alignBytes; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(std::is_same<FillNormalF32::Element, shardgen::F32>::value,
+              "init, dtype: Element of shardgen_fill_normal_f32 is shardgen::F32; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(FillNormalF32::kFamily == shardgen::Distribution::kNormal,
+              "init, dtype: kFamily of shardgen_fill_normal_f32 is shardgen::Distribution::kNormal; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(FillNormalF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_normal_f32 is alignBytes; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(std::is_same<FillUniformF32::Element, shardgen::F32>::value,
+              "init, dtype: Element of shardgen_fill_uniform_f32 is shardgen::F32; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(FillUniformF32::kFamily == shardgen::Distribution::kUniform,
+              "init, dtype: kFamily of shardgen_fill_uniform_f32 is shardgen::Distribution::kUniform; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(FillUniformF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_uniform_f32 is alignBytes; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(std::is_same<NormF32::Float, shardgen::F32>::value,
+              "dtype: Float of shardgen_norm_f32 is shardgen::F32; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(NormF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_norm_f32 is alignBytes; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(std::is_same<ScaleF32::Float, shardgen::F32>::value,
+              "dtype: Float of shardgen_scale_f32 is shardgen::F32; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(ScaleF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_scale_f32 is alignBytes; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(std::is_same<SGDF32::Float, shardgen::F32>::value,
+              "optimizer, dtype: Float of shardgen_sgd_f32 is shardgen::F32; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(std::is_same<SGDF32::Copy, shardgen::F32>::value,
+              "optimizer, dtype: Copy of shardgen_sgd_f32 is shardgen::F32; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(SGDF32::kMomentum == false,
+              "optimizer, dtype: kMomentum of shardgen_sgd_f32 is false; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(SGDF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_sgd_f32 is alignBytes; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(std::is_same<MomentumSGDF32::Float, shardgen::F32>::value,
+              "optimizer, dtype: Float of shardgen_sgd_momentum_f32 is shardgen::F32; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(std::is_same<MomentumSGDF32::Copy, shardgen::F32>::value,
+              "optimizer, dtype: Copy of shardgen_sgd_momentum_f32 is shardgen::F32; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(MomentumSGDF32::kMomentum == true,
+              "optimizer, dtype: kMomentum of shardgen_sgd_momentum_f32 is true; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(MomentumSGDF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_sgd_momentum_f32 is alignBytes; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(Zero::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_zero is alignBytes; if not, run go tool shardgen generate oddshapes.yaml");
 
 }  // namespace shardgen::models::oddshapes
 

@@ -15,7 +15,17 @@
 #include <shardgen/zero.cuh>
 
 static_assert(shardgen::kVersion == 1,
-              "generator and CUDA headers are out of step: run go tool shardgen generate tiny.yaml");
+              "generator and CUDA headers are out of step in kVersion: run go tool shardgen generate tiny.yaml");
+static_assert(shardgen::kThreads == 256,
+              "generator and CUDA headers are out of step in kThreads: run go tool shardgen generate tiny.yaml");
+static_assert(shardgen::kBlocks == 4,
+              "generator and CUDA headers are out of step in kBlocks: run go tool shardgen generate tiny.yaml");
+static_assert(shardgen::kWarp == 32,
+              "generator and CUDA headers are out of step in kWarp: run go tool shardgen generate tiny.yaml");
+static_assert(shardgen::kAccessBytes == 16,
+              "generator and CUDA headers are out of step in kAccessBytes: run go tool shardgen generate tiny.yaml");
+static_assert(shardgen::kChunkElements == 4096,
+              "generator and CUDA headers are out of step in kChunkElements: run go tool shardgen generate tiny.yaml");
 
 namespace shardgen::models::tiny {
 
@@ -99,6 +109,85 @@ struct ScaleF32 {
 struct Zero {
   static constexpr long long kAlignBytes = alignBytes;
 };
+
+static_assert(std::is_same<AddF32InF32::Source, shardgen::F32>::value,
+              "gradients.reduce, dtype: Source of shardgen_accumulate_f32_f32_add is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<AddF32InF32::Sum, shardgen::F32>::value,
+              "gradients.reduce, dtype: Sum of shardgen_accumulate_f32_f32_add is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(AddF32InF32::kStore == false,
+              "gradients.reduce, dtype: kStore of shardgen_accumulate_f32_f32_add is false; if not, run go tool shardgen generate tiny.yaml");
+static_assert(AddF32InF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_accumulate_f32_f32_add is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<StoreF32InF32::Source, shardgen::F32>::value,
+              "gradients.reduce, dtype: Source of shardgen_accumulate_f32_f32_store is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<StoreF32InF32::Sum, shardgen::F32>::value,
+              "gradients.reduce, dtype: Sum of shardgen_accumulate_f32_f32_store is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(StoreF32InF32::kStore == true,
+              "gradients.reduce, dtype: kStore of shardgen_accumulate_f32_f32_store is true; if not, run go tool shardgen generate tiny.yaml");
+static_assert(StoreF32InF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_accumulate_f32_f32_store is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<AdamWF32::Float, shardgen::F32>::value,
+              "optimizer, dtype: Float of shardgen_adamw_f32 is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<AdamWF32::Copy, shardgen::F32>::value,
+              "optimizer, dtype: Copy of shardgen_adamw_f32 is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(AdamWF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_adamw_f32 is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<AdamWF32BF16::Float, shardgen::F32>::value,
+              "optimizer, dtype: Float of shardgen_adamw_f32_bf16 is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<AdamWF32BF16::Copy, shardgen::BF16>::value,
+              "optimizer, dtype: Copy of shardgen_adamw_f32_bf16 is shardgen::BF16; if not, run go tool shardgen generate tiny.yaml");
+static_assert(AdamWF32BF16::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_adamw_f32_bf16 is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<CastBF16ToF32::Source, shardgen::BF16>::value,
+              "dtype, gradients.reduce, optimizer.master: Source of shardgen_cast_bf16_f32 is shardgen::BF16; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<CastBF16ToF32::Target, shardgen::F32>::value,
+              "dtype, gradients.reduce, optimizer.master: Target of shardgen_cast_bf16_f32 is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(CastBF16ToF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_cast_bf16_f32 is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<CastF32ToBF16::Source, shardgen::F32>::value,
+              "dtype, gradients.reduce, optimizer.master: Source of shardgen_cast_f32_bf16 is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<CastF32ToBF16::Target, shardgen::BF16>::value,
+              "dtype, gradients.reduce, optimizer.master: Target of shardgen_cast_f32_bf16 is shardgen::BF16; if not, run go tool shardgen generate tiny.yaml");
+static_assert(CastF32ToBF16::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_cast_f32_bf16 is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(FillConstant4::kElementBytes == 4,
+              "init, dtype: kElementBytes of shardgen_fill_constant_4 is 4; if not, run go tool shardgen generate tiny.yaml");
+static_assert(FillConstant4::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_constant_4 is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<FillNormalBF16::Element, shardgen::BF16>::value,
+              "init, dtype: Element of shardgen_fill_normal_bf16 is shardgen::BF16; if not, run go tool shardgen generate tiny.yaml");
+static_assert(FillNormalBF16::kFamily == shardgen::Distribution::kNormal,
+              "init, dtype: kFamily of shardgen_fill_normal_bf16 is shardgen::Distribution::kNormal; if not, run go tool shardgen generate tiny.yaml");
+static_assert(FillNormalBF16::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_normal_bf16 is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<FillNormalF32::Element, shardgen::F32>::value,
+              "init, dtype: Element of shardgen_fill_normal_f32 is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(FillNormalF32::kFamily == shardgen::Distribution::kNormal,
+              "init, dtype: kFamily of shardgen_fill_normal_f32 is shardgen::Distribution::kNormal; if not, run go tool shardgen generate tiny.yaml");
+static_assert(FillNormalF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_normal_f32 is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<FillTruncatedNormalF32::Element, shardgen::F32>::value,
+              "init, dtype: Element of shardgen_fill_truncated_normal_f32 is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(FillTruncatedNormalF32::kFamily == shardgen::Distribution::kTruncatedNormal,
+              "init, dtype: kFamily of shardgen_fill_truncated_normal_f32 is shardgen::Distribution::kTruncatedNormal; if not, run go tool shardgen generate tiny.yaml");
+static_assert(FillTruncatedNormalF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_truncated_normal_f32 is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<FillUniformF32::Element, shardgen::F32>::value,
+              "init, dtype: Element of shardgen_fill_uniform_f32 is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(FillUniformF32::kFamily == shardgen::Distribution::kUniform,
+              "init, dtype: kFamily of shardgen_fill_uniform_f32 is shardgen::Distribution::kUniform; if not, run go tool shardgen generate tiny.yaml");
+static_assert(FillUniformF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_fill_uniform_f32 is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<NormF32::Float, shardgen::F32>::value,
+              "dtype: Float of shardgen_norm_f32 is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(NormF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_norm_f32 is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(std::is_same<ScaleF32::Float, shardgen::F32>::value,
+              "dtype: Float of shardgen_scale_f32 is shardgen::F32; if not, run go tool shardgen generate tiny.yaml");
+static_assert(ScaleF32::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_scale_f32 is alignBytes; if not, run go tool shardgen generate tiny.yaml");
+static_assert(Zero::kAlignBytes == alignBytes,
+              "shard.align_bytes: kAlignBytes of shardgen_zero is alignBytes; if not, run go tool shardgen generate tiny.yaml");
 
 }  // namespace shardgen::models::tiny
 

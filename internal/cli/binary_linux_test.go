@@ -33,6 +33,7 @@ func TestBinaryIsStatic(t *testing.T) {
 // three seconds.
 func TestLargeModelIsPlannedAndGeneratedQuickly(t *testing.T) {
 	binary := buildShardgen(t)
+	useFakeNVCC(t)
 	spec := filepath.Join("testdata", "llama-3.1-405b.yaml")
 	folder := t.TempDir()
 	for _, args := range [][]string{

@@ -53,7 +53,7 @@ func TestImportsNoBackend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaves := []string{"abi", "dtype", "layout", "random"}
+	leaves := []string{"abi", "dtype", "fatbin", "kernel", "layout", "optim", "random"}
 	packages := strings.Fields(string(out))
 	if !slices.Contains(packages, module+"/internal/cli") {
 		t.Fatalf("go list names %d packages, not the command's own", len(packages))

@@ -19,14 +19,17 @@ func specCommands() []*command {
 		{
 			name: "generate", args: "SPEC...", minimum: 1, maximum: -1, run: runGenerate,
 			flags:   []taken{{name: "out", value: "DIR", usage: "folder of the package"}, {name: "cuda"}, {name: "verbose"}, {name: "json"}},
-			summary: "writes the package of each spec: Go, and CUDA source",
+			summary: "writes the package of each spec: Go, and CUDA kernels",
 			detail: "--out names the folder of the package. Under go generate the default is ./PACKAGE,\n" +
 				"or the current folder where the file with the directive is of that package already;\n" +
 				"elsewhere it is the folder that holds the package already, PACKAGE beside the spec or\n" +
 				"the spec's own, else generated/PACKAGE beside the go.mod above the spec.\n\n" +
-				"--cuda auto writes CUDA source beside the Go files: zz_layout.cuh and zz_kernels.cu.\n" +
-				"--cuda off leaves it out, and removes what was written. --cuda require is refused: a\n" +
-				"compiled fatbin is not built yet.\n\n" +
+				"--cuda auto writes CUDA source beside the Go files, zz_layout.cuh and zz_kernels.cu,\n" +
+				"and zz_kernels.fatbin, which nvcc compiles of it and the package embeds. nvcc is what\n" +
+				"$SHARDGEN_NVCC names, or that of $CUDA_HOME/bin, the PATH or /usr/local/cuda/bin.\n" +
+				"Without one the fatbin is empty and the package runs on CPUs only. A fatbin of the\n" +
+				"same source is kept as it is. --cuda require fails without nvcc. --cuda off leaves\n" +
+				"all of it out, and removes what was written.\n\n" +
 				"Nothing is written if any spec has a fault. Generated files that a spec no longer\n" +
 				"gives are removed; files written by hand are left alone.\n\n" +
 				"In a Go file, after go get -tool github.com/shardgen/shardgen/cmd/shardgen:\n\n" +
@@ -35,11 +38,12 @@ func specCommands() []*command {
 		},
 		{
 			name: "check", args: "SPEC...", minimum: 1, maximum: -1, run: runCheck,
-			flags:   []taken{{name: "out", value: "DIR", usage: "folder of the package"}, {name: "cuda"}, {name: "json"}},
+			flags:   []taken{{name: "out", value: "DIR", usage: "folder of the package"}, {name: "cuda"}, {name: "verbose", usage: "names fatbins that are empty too"}, {name: "json"}},
 			summary: "compares the generated packages with their specs and writes nothing",
 			detail: "What generate would change is printed as a unified diff; the exit status is then 1.\n" +
-				"The folder of a package is found as generate finds it. --cuda has to be what generate\n" +
-				"was given.",
+				"The folder of a package is found as generate finds it. --cuda off has to be what\n" +
+				"generate was given. nvcc is not run: a fatbin differs if its record names other CUDA\n" +
+				"source, or if it is damaged. An empty one differs with --cuda require only.",
 			example: "shardgen check tiny/model.yaml",
 		},
 		{

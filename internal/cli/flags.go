@@ -23,9 +23,9 @@ type options struct {
 
 // The values of --cuda. Without the flag it is auto.
 const (
-	cudaAuto    = "auto"    // CUDA source is written
+	cudaAuto    = "auto"    // CUDA source is written, and compiled if there is an nvcc
 	cudaOff     = "off"     // none
-	cudaRequire = "require" // a compiled fatbin has to be there; refused
+	cudaRequire = "require" // as auto, but not without compiled kernels
 )
 
 // flag is a named option. A command may say more exactly what it means there.
@@ -57,7 +57,7 @@ var allFlags = []flag{
 	{"out", "PATH", "where to write", func(o *options, v string) error {
 		return setText(&o.out, v)
 	}},
-	{"cuda", "auto|off|require", "whether CUDA source is written too (default auto)", func(o *options, v string) error {
+	{"cuda", "auto|off|require", "whether CUDA kernels are made too (default auto)", func(o *options, v string) error {
 		return setChoice(&o.cuda, v, cudaAuto, cudaOff, cudaRequire)
 	}},
 	{"format", "table|json", "how the plan is printed (default table)", func(o *options, v string) error {

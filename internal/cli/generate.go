@@ -4,24 +4,27 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/shardgen/shardgen/gen/cuemit"
 	"github.com/shardgen/shardgen/gen/goemit"
 	"github.com/shardgen/shardgen/gen/output"
 	"github.com/shardgen/shardgen/gen/plan"
+	"github.com/shardgen/shardgen/runtime/fatbin"
 	"github.com/shardgen/shardgen/spec"
 )
 
 // product is the generated package of one spec, in memory.
 type product struct {
-	spec   string // path as given
-	name   string // of the package
-	folder string
-	files  output.Set
+	spec    string // path as given
+	name    string // of the package
+	folder  string
+	files   output.Set // the fatbin is the last
+	kernels *kernels   // nil without CUDA
 }
 
 // runGenerate writes the packages of all specs, or of none if a spec has a
-// fault or a file is in the way.
+// fault, a file is in the way, or kernels don't compile.
 func runGenerate(c *call) error {
 	products, err := c.products()
 	if err != nil {
@@ -30,6 +33,10 @@ func runGenerate(c *call) error {
 	if _, err := compare(products); err != nil {
 		return err
 	}
+	if err := c.compile(products); err != nil {
+		return err
+	}
+	var empty []product
 	for _, p := range products {
 		written, err := p.files.Write(p.folder)
 		if err != nil {
@@ -38,11 +45,15 @@ func runGenerate(c *call) error {
 		if c.options.verbose {
 			c.printLines(written.Lines())
 		}
+		if p.kernels != nil && p.kernels.empty && written.Changed(fatbin.FileName) {
+			empty = append(empty, p)
+		}
 	}
+	c.sayEmpty(empty)
 	return nil
 }
 
-// runCheck prints what runGenerate would change.
+// runCheck prints what runGenerate would change. It compiles nothing.
 func runCheck(c *call) error {
 	products, err := c.products()
 	if err != nil {
@@ -54,24 +65,33 @@ func runCheck(c *call) error {
 	}
 	var drift error
 	for i, r := range reports {
-		if !r.Drift() {
-			continue
-		}
-		c.stdout.Write(r.Diff())
-		drift = errors.Join(drift, &driftError{fmt.Sprintf("%s is not what %s gives: run \"%s\"",
-			products[i].folder, products[i].spec, c.generateCommand(products[i]))})
+		drift = errors.Join(drift, c.drift(products[i], r))
 	}
 	return drift
 }
 
+// drift prints the difference between a product and its folder, and returns an
+// error that says how to mend it.
+func (c *call) drift(p product, r *output.Report) error {
+	c.stdout.Write(r.Diff())
+	stale := c.fatbinDrift(p)
+	if !r.Drift() || stale != nil && r.OnlyChanged(fatbin.FileName) {
+		return stale
+	}
+	return errors.Join(&driftError{fmt.Sprintf("%s is not what %s gives: run \"%s\"", p.folder, p.spec, c.generateCommand(p))}, stale)
+}
+
 // generateCommand is what brings a product up to date.
-func (c *call) generateCommand(p product) string {
-	command := programName() + " generate " + shellWord(p.spec)
+func (c *call) generateCommand(p product) string { return c.commandFor([]string{shellWord(p.spec)}) }
+
+// commandFor is generate for specs, with the flags of this call.
+func (c *call) commandFor(specs []string) string {
+	command := programName() + " generate " + strings.Join(specs, " ")
 	if c.options.out != "" {
 		command += " --out " + shellWord(c.options.out)
 	}
-	if c.options.cuda == cudaOff {
-		command += " --cuda " + cudaOff
+	if c.options.cuda == cudaOff || c.options.cuda == cudaRequire {
+		command += " --cuda " + c.options.cuda
 	}
 	return command
 }
@@ -124,8 +144,6 @@ func (c *call) checkRequest() error {
 		return c.withUsage(usageErrorf("%s reads no spec from standard input: generated files name the spec's file", c.command.name))
 	case c.options.out != "" && len(c.args) > 1:
 		return c.withUsage(usageErrorf("--out names the folder of one package, but %d specs are given: run %s for each", len(c.args), c.command.name))
-	case c.options.cuda == cudaRequire:
-		return errors.New("--cuda require: this shardgen writes CUDA source, but can't build a fatbin of it yet: use --cuda auto, which writes the source, or --cuda off")
 	}
 	return nil
 }
@@ -163,25 +181,35 @@ func (c *call) product(path string) (product, error) {
 	if err != nil {
 		return product{}, err
 	}
-	folder, err := c.packageFolder(path, p.Spec.Package.V, goemit.Origin(p))
+	origin := goemit.Origin(p)
+	folder, err := c.packageFolder(path, p.Spec.Package.V, origin)
 	if err != nil {
 		return product{}, err
 	}
-	files, err := c.emitted(p)
-	if err != nil {
+	made := product{spec: path, name: p.Spec.Package.V, folder: folder, files: output.Set{Origin: origin, Model: goemit.ModelName(p)}}
+	if err := c.emit(&made, p); err != nil {
 		return product{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return product{path, p.Spec.Package.V, folder, output.Set{Origin: goemit.Origin(p), Files: files}}, nil
+	return made, nil
 }
 
-// emitted returns the files of a package: Go, and CUDA unless it is off.
-func (c *call) emitted(p *plan.Plan) ([]output.File, error) {
-	files, err := goemit.Package(p)
-	if err != nil || c.options.cuda == cudaOff {
-		return files, err
+// emit adds the files of a package: Go, and CUDA unless it is off.
+func (c *call) emit(to *product, p *plan.Plan) error {
+	if c.options.cuda == cudaOff {
+		files, err := goemit.Package(p)
+		to.files.Files = files
+		return err
 	}
-	kernels, err := cuemit.Package(p)
-	return append(files, kernels...), err
+	source, err := cuemit.Package(p)
+	if err != nil {
+		return err
+	}
+	if to.kernels, err = findKernels(source, to.folder, to.files.Origin); err != nil {
+		return err
+	}
+	files, err := goemit.PackageWithKernels(p, to.kernels.hash)
+	to.files.Files = slices.Concat(files, source, []output.File{to.kernels.file()})
+	return err
 }
 
 // planned reads, parses and plans a spec, at its own world sizes if none is

@@ -50,6 +50,9 @@ func runImport(c *call) error {
 // writeImported writes the spec, which has to pass the parser first.
 func (c *call) writeImported(result importer.Result) error {
 	if _, faults := spec.Parse(c.options.out, result.YAML); len(faults) > 0 {
+		if at := slices.IndexFunc(faults, func(d spec.Diagnostic) bool { return d.Code == spec.CodeTooLarge }); at >= 0 {
+			return fmt.Errorf("the model has too many parameters that are unlike each other: its spec would be larger than a spec may be: %s", faults[at].Message)
+		}
 		return errors.Join(faults, errors.New("internal error: the imported spec has faults and is not written: please report it with the input"))
 	}
 	if c.options.out == standardInput {

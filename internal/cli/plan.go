@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/shardgen/shardgen/gen/cuemit"
+	"github.com/shardgen/shardgen/gen/output"
 	"github.com/shardgen/shardgen/gen/plan"
 )
 
@@ -79,7 +80,7 @@ func printSegments(w io.Writer, planned []byte, rank int64) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "\nowned by rank %d\tparameter\tfrom\tplace in shard\telements\n", rank)
 	for _, s := range p.Segments {
-		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\n", s.Bucket, s.Param, s.ParamOffset, s.ShardOffset, s.Len)
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\n", output.Printable(s.Bucket), output.Printable(s.Param), s.ParamOffset, s.ShardOffset, s.Len)
 	}
 	return table.Flush()
 }

@@ -62,6 +62,7 @@ func generated(t *testing.T, binary, folder, spec, env string) string {
 
 func TestOutputDoesNotDependOnRunFolderOrThreads(t *testing.T) {
 	binary := buildShardgen(t)
+	useFakeNVCC(t)
 	first := ""
 	for n := range 12 {
 		folder := filepath.Join(t.TempDir(), fmt.Sprintf("folder %d", n%2))

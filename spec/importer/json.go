@@ -171,9 +171,16 @@ func (r *jsonReader) count(what string) (int64, error) {
 	return 0, fmt.Errorf("%s: expected a whole number from 0 to 2^63-1, found %s", what, describe(t))
 }
 
+// maxDimensions bounds a shape. Tensor libraries end at 8 to 64.
+const maxDimensions = 64
+
+// counts reads a list of at most maxDimensions whole numbers.
 func (r *jsonReader) counts(what string) ([]int64, error) {
 	list := []int64{}
 	err := r.array(what, func() error {
+		if len(list) == maxDimensions {
+			return fmt.Errorf("%s: more than %d numbers: expected at most that many dimensions", what, maxDimensions)
+		}
 		n, err := r.count(what)
 		list = append(list, n)
 		return err

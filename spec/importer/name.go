@@ -2,6 +2,7 @@ package importer
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/shardgen/shardgen/spec"
@@ -174,4 +175,13 @@ func (p piece) template(name, prefix string) string {
 		return spec.Escape(name)
 	}
 	return spec.Escape(joinName(p.stem, "")) + "{" + repeatVar + "}." + spec.Escape(rest)
+}
+
+// printable returns a name for a message: as it is, or quoted where it holds
+// anything that a reader would not see, and cut where it is long.
+func printable(name string) string {
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` || strings.TrimSpace(name) != name || len(name) > maxNameBytes {
+		return fmt.Sprintf("%.80q", name)
+	}
+	return name
 }

@@ -15,7 +15,7 @@ func (d *document) notes() []string {
 	notes = append(notes, d.dtypeNotes()...)
 	for _, p := range d.src.params {
 		if p.tiedTo != "" {
-			notes = append(notes, fmt.Sprintf("tied: %s shares the storage of %s", p.name, p.tiedTo))
+			notes = append(notes, fmt.Sprintf("tied: %s shares the storage of %s", printable(p.name), printable(p.tiedTo)))
 		}
 	}
 	if frozen, trained := splitFrozen(d.src.params); len(frozen) > 0 {
@@ -64,11 +64,11 @@ func bufferNotes(buffers []buffer) []string {
 	notes := make([]string, len(order))
 	for k, kind := range order {
 		names := slices.SortedFunc(slices.Values(groups[kind]), compareNames)
-		which := "buffer " + names[0]
+		which := "buffer " + printable(names[0])
 		if len(names) > 1 {
-			which = fmt.Sprintf("%d buffers, %s to %s", len(names), names[0], names[len(names)-1])
+			which = fmt.Sprintf("%d buffers, %s to %s", len(names), printable(names[0]), printable(names[len(names)-1]))
 		}
-		notes[k] = fmt.Sprintf("left out: %s, %s %s", which, kind.dtype, kind.shape)
+		notes[k] = fmt.Sprintf("left out: %s, %s %s", which, printable(kind.dtype), kind.shape)
 	}
 	return notes
 }

@@ -158,7 +158,7 @@ func tensorDType(name, typeName string) (dtype.DType, error) {
 	}
 	d, ok := safetensorsDTypes[typeName]
 	if !ok {
-		return d, fmt.Errorf("tensor %q: dtype %s is not supported: convert the tensor, or leave it out of the file", name, typeName)
+		return d, fmt.Errorf("tensor %q: dtype %s is not supported: convert the tensor, or leave it out of the file", name, printable(typeName))
 	}
 	return d, nil
 }

@@ -56,11 +56,19 @@ func tensorBytes(name string, shape []int64, d dtype.DType) (elements, bytes int
 			return 0, 0, fmt.Errorf("tensor %q: shape %s has a negative dimension", name, shapeText(shape))
 		}
 	}
-	elements, err = layout.Numel(shape)
-	if err != nil || elements > (1<<63-1)/d.Bytes() {
-		return 0, 0, fmt.Errorf("tensor %q: shape %s has more than 2^63-1 bytes", name, shapeText(shape))
+	if elements, err = layout.Numel(nonZero(shape)); err != nil || elements > (1<<63-1)/d.Bytes() {
+		return 0, 0, fmt.Errorf("tensor %q: shape %s of %s has more than 2^63-1 bytes, dimensions of zero left out", name, shapeText(shape), d)
+	}
+	if slices.Contains(shape, 0) {
+		return 0, 0, nil
 	}
 	return elements, elements * d.Bytes(), nil
+}
+
+// nonZero leaves the zeros out of a shape: a spec takes an empty tensor too only
+// if its strides fit.
+func nonZero(shape []int64) []int64 {
+	return slices.DeleteFunc(slices.Clone(shape), func(n int64) bool { return n == 0 })
 }
 
 // check refuses what no spec can say, so that all that follows can rely on it.

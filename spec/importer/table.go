@@ -139,7 +139,7 @@ func (t *table) readParam(r *jsonReader) error {
 	// Tables write f8_e4m3 where a spec says f8e4m3.
 	d, err := dtype.Parse(strings.Replace(w.dtype, "f8_", "f8", 1))
 	if err != nil {
-		return fmt.Errorf("parameter %q: dtype %s is not supported", w.name, w.dtype)
+		return fmt.Errorf("parameter %q: dtype %s is not supported", w.name, printable(w.dtype))
 	}
 	t.params = append(t.params, param{name: w.name, shape: w.shape, dtype: d, frozen: !w.flag})
 	return nil

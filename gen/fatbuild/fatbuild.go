@@ -1,0 +1,87 @@
+// Package fatbuild turns the CUDA source of a generated package into the image of
+// its kernels, and says which source an image was made from.
+//
+// It takes the files of package cuemit and adds the headers of cudasrc. It
+// imports gen/output, cudasrc and cudasrc/toolchain.
+package fatbuild
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/shardgen/shardgen/cudasrc"
+	"github.com/shardgen/shardgen/cudasrc/toolchain"
+	"github.com/shardgen/shardgen/gen/output"
+)
+
+// SourceHash returns the SHA-256, in hexadecimal, of all that a compiler reads of
+// shardgen's: a package's CUDA files and the headers they include, by name, each
+// as its name in quotes, its length in bytes and its content.
+func SourceHash(files []output.File) (string, error) {
+	all, err := headers()
+	if err != nil {
+		return "", err
+	}
+	all = append(all, files...)
+	slices.SortFunc(all, func(a, b output.File) int { return strings.Compare(a.Name, b.Name) })
+	h := sha256.New()
+	for _, f := range all {
+		fmt.Fprintf(h, "%q %d\n", f.Name, len(f.Content))
+		h.Write(f.Content)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// headers returns cudasrc's, with their paths as names.
+func headers() ([]output.File, error) {
+	var list []output.File
+	err := fs.WalkDir(cudasrc.Headers, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := cudasrc.Headers.ReadFile(path)
+		list = append(list, output.File{Name: path, Content: content})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("CUDA headers: %w", err)
+	}
+	return list, nil
+}
+
+// Compile returns what a compiler makes of the CUDA files, of which main is the
+// one with the kernels. The bytes do not depend on where it works.
+func Compile(ctx context.Context, c *toolchain.Compiler, files []output.File, main string) (image []byte, err error) {
+	folder, err := os.MkdirTemp("", "shardgen-kernels-")
+	if err != nil {
+		return nil, fmt.Errorf("folder to compile in: %w", err)
+	}
+	defer os.RemoveAll(folder)
+	if err := cudasrc.Write(folder); err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		if err := os.WriteFile(filepath.Join(folder, f.Name), f.Content, 0o666); err != nil {
+			return nil, fmt.Errorf("file to compile: %w", err)
+		}
+	}
+	fatbin := filepath.Join(folder, "kernels.fatbin")
+	if err := c.Fatbin(ctx, filepath.Join(folder, main), fatbin, folder); err != nil {
+		return nil, err
+	}
+	image, err = os.ReadFile(fatbin)
+	if err == nil && len(image) == 0 {
+		err = fmt.Errorf("%s wrote an empty file", c.NVCC())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("compiled kernels: %w", err)
+	}
+	return image, nil
+}
