@@ -178,6 +178,11 @@ func (e *emitter) modelMethods(f *jen.File) {
 		f.Func().Params(modelReceiver()).Id(m.name).Params(m.params...).Error().Block(jen.Return(coreCall(m.name, m.args...)))
 		f.Line()
 	}
+	f.Add(comment("Unscale divides the reduced gradients by lossScale and clips them, as Step does, for an\noptimizer in Update; 0 means not to."))
+	f.Func().Params(modelReceiver()).Id("Unscale").Params(ctx, jen.List(jen.Id("lossScale"), jen.Id("clipNorm")).Float64()).
+		Params(jen.Qual(shardPath, "StepResult"), jen.Error()).
+		Block(jen.Return(coreCall("Unscale", args("ctx", "lossScale", "clipNorm")...)))
+	f.Line()
 	e.counters(f)
 }
 

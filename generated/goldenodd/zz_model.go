@@ -83,6 +83,12 @@ func (m *Model) Unfreeze(patterns ...string) error {
 	return m.core.Unfreeze(patterns...)
 }
 
+// Unscale divides the reduced gradients by lossScale and clips them, as Step does, for an
+// optimizer in Update; 0 means not to.
+func (m *Model) Unscale(ctx context.Context, lossScale, clipNorm float64) (shard.StepResult, error) {
+	return m.core.Unscale(ctx, lossScale, clipNorm)
+}
+
 // Memory returns the rank's memory in bytes, planned and allocated.
 func (m *Model) Memory() shard.Memory {
 	return m.core.Memory()
