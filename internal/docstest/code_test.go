@@ -75,7 +75,8 @@ func completed(text string) string {
 var imports = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "math": "math", "time": "time", "slices": "slices",
 	"shard": module + "/runtime", "optim": module + "/runtime/optim", "dtype": module + "/runtime/dtype",
-	"comm": module + "/runtime/comm", "tiny": module + "/generated/tiny",
+	"comm": module + "/runtime/comm", "device": module + "/runtime/device", "cuda": module + "/runtime/device/cuda",
+	"gpu": module + "/runtime/gpu", "tiny": module + "/generated/tiny",
 }
 
 var declaration = regexp.MustCompile(`^(//[^\n]*\n)*(func|type|var|const) `)
@@ -114,5 +115,5 @@ func TestGoOfThePagesIsVetted(t *testing.T) {
 			}
 		}
 	}
-	w.silently(t, folder, "go mod init example.com/pages && go mod edit -require="+module+"@v0.0.0 && go vet -unreachable=false ./...")
+	w.silently(t, folder, "go mod init example.com/pages && go mod edit -require="+module+"@v0.0.0 && go get "+module+"/runtime/gpu && go vet -unreachable=false ./...")
 }
