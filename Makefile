@@ -5,6 +5,8 @@
 # make cuda-toolchain  fetches the pinned CUDA compilers into build/cuda; with them
 #              make generate and make test compile kernels, in CI they are fetched
 #              without asking
+# make gpu-check  builds build/gpucheck, which runs on any machine with NVIDIA's driver,
+#              and runs it where there is a GPU
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -18,7 +20,7 @@ PACKAGES := generated examples/bytelm/bytelm
 # The pinned nvcc, after make cuda-toolchain.
 NVCC := build/cuda/nvidia/cu13/bin/nvcc
 
-.PHONY: demo test bench generate cuda-toolchain ci-packages
+.PHONY: demo test bench generate cuda-toolchain gpu-check ci-packages
 .PHONY: check-format check-vet check-build check-tests check-race check-examples check-generated FORCE
 
 build/shardgen: FORCE
@@ -76,6 +78,13 @@ check-generated: build/shardgen $(if $(CI),cuda-toolchain)
 
 cuda-toolchain: ci-packages
 	cudasrc/toolchain/install.sh build/cuda
+
+build/gpucheck: FORCE
+	CGO_ENABLED=0 go build -trimpath -o $@ ./cmd/gpucheck
+
+# Status 3 says that there is no GPU, which is no fault of the build.
+gpu-check: build/gpucheck
+	build/gpucheck $(GPUCHECK) || { status=$$?; [[ $$status == 3 ]] && echo "build/gpucheck is built; run it on a machine with a GPU" || exit $$status; }
 
 # CI installs what is missing for the race detector (gcc), the tests of CUDA
 # kernels (g++) and the fetching of their compilers (pip). Elsewhere nothing is

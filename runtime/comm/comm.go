@@ -74,7 +74,7 @@ type Communicator interface {
 	// waits for them. Close what it returns before this communicator.
 	Split(ctx context.Context, subject string, color, key int) (Communicator, error)
 	// Abort fails the group's pending and future collectives, on every rank, with
-	// cause.
+	// an *AbortError.
 	Abort(cause error)
 	// Err returns why the group was aborted, nil while it works.
 	Err() error
@@ -82,6 +82,19 @@ type Communicator interface {
 	// closes its own.
 	Close() error
 }
+
+// AbortError says that a rank aborted the group, and why. Other ranks' errors wrap
+// it, so that the one where it began can be told.
+type AbortError struct {
+	Rank  int
+	Cause error
+}
+
+func (e *AbortError) Error() string {
+	return fmt.Sprintf("rank %d aborted the group: %v", e.Rank, e.Cause)
+}
+
+func (e *AbortError) Unwrap() error { return e.Cause }
 
 // Error says which collective failed and why.
 type Error struct {

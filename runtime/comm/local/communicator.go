@@ -110,7 +110,7 @@ func (c *Communicator) Synchronize(ctx context.Context, e device.Event) error {
 // Abort implements comm.Communicator.
 func (c *Communicator) Abort(cause error) {
 	if cause != nil {
-		cause = fmt.Errorf("rank %d aborted the group: %w", c.rank, cause)
+		cause = &comm.AbortError{Rank: c.rank, Cause: cause}
 	}
 	c.group.Abort(cause)
 }
