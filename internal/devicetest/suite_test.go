@@ -194,7 +194,7 @@ func TestNeededKernelsHaveTests(t *testing.T) {
 			}
 			m.Kinds[0].Buckets = append(m.Kinds[0].Buckets, layout.Bucket{DType: d, Trainable: d.Trainable(), Params: []layout.Param{{Numel: 1, Init: init}}})
 		}
-		for _, name := range Needed(&m) {
+		for _, name := range kernel.Needed(&m) {
 			if !slices.Contains(tests, name) {
 				t.Errorf("%s has no test", name)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/device/cuda"
 	"github.com/shardgen/shardgen/runtime/fatbin"
+	"github.com/shardgen/shardgen/runtime/kernel"
 )
 
 // module is a package's code on the GPU: as kernels, and as a module that says
@@ -81,7 +82,7 @@ func (c *checker) kernels(ctx context.Context) {
 
 // compare tests a package's kernels.
 func (c *checker) compare(ctx context.Context, m *module, k *Check) error {
-	needed := devicetest.Needed(&m.descriptor.Layout)
+	needed := kernel.Needed(&m.descriptor.Layout)
 	if missing := slices.DeleteFunc(slices.Clone(needed), func(name string) bool { return m.has(name) }); len(missing) > 0 {
 		return fmt.Errorf("the code lacks %s; run `%s --cuda require`", strings.Join(missing, ", "), m.descriptor.Code.Command)
 	}
