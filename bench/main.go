@@ -36,7 +36,7 @@ func run(path string) error {
 	var all []Result
 	// planLargest comes first: a process that this one starts counts this one's
 	// memory as its own until it runs.
-	for _, measure := range []func() ([]Result, error){planLargest, gatherVersusCopy, gatherHost, gatherLocal} {
+	for _, measure := range []func() ([]Result, error){planLargest, gatherVersusCopy, gatherHost, gatherHostCUDA, gatherLocal} {
 		results, err := measure()
 		if err != nil {
 			return err

@@ -46,9 +46,9 @@ func backwardOnce(ctx context.Context, m *Model, scale float32) error {
 	if err != nil {
 		return err
 	}
-	x := Grad[float32](g, 0, 0, 0)
-	for i := range x.Host() {
-		x.Host()[i] += scale * float32(m.rank.Rank()+1) * float32(i)
+	err = edit(ctx, Grad[float32](g, 0, 0, 0), func(i int, old float32) float32 { return old + scale*float32(m.rank.Rank()+1)*float32(i) })
+	if err != nil {
+		return err
 	}
 	b.Release()
 	g.Reduce()
@@ -59,7 +59,7 @@ func backwardOnce(ctx context.Context, m *Model, scale float32) error {
 func checkGrad(ctx context.Context, m *Model, factor float32) error {
 	return m.Update(ctx, func(s *Shards) error {
 		for sh := range s.All() {
-			grad, err := Gradient[float32](sh)
+			grad, err := gradientOf(ctx, sh)
 			if err != nil {
 				return err
 			}
@@ -112,7 +112,7 @@ func TestSharedParameterIsGatheredOnceAPassAndReducedForEachUser(t *testing.T) {
 			if err := fill(ctx, m); err != nil {
 				return err
 			}
-			if err := readAll(m, m.Forward(ctx), d); err != nil {
+			if err := readAll(ctx, m.Forward(ctx), d); err != nil {
 				return err
 			}
 			if got := m.Stats().Gathers; got != 6 {
@@ -124,12 +124,11 @@ func TestSharedParameterIsGatheredOnceAPassAndReducedForEachUser(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if err := expect(SharedParam[float32](b, 0, 0, 0)); err != nil {
+				if err := expect(ctx, SharedParam[float32](b, 0, 0, 0)); err != nil {
 					return err
 				}
-				grad := SharedGrad[float32](g, 0, 0, 0).Host()
-				for i := range grad {
-					grad[i] += float32(k + 1)
+				if err := edit(ctx, SharedGrad[float32](g, 0, 0, 0), func(_ int, old float32) float32 { return old + float32(k+1) }); err != nil {
+					return err
 				}
 				b.Release()
 				g.Reduce()
@@ -139,7 +138,7 @@ func TestSharedParameterIsGatheredOnceAPassAndReducedForEachUser(t *testing.T) {
 			}
 			return m.Update(ctx, func(s *Shards) error {
 				for sh := range s.All() {
-					grad, err := Gradient[float32](sh)
+					grad, err := gradientOf(ctx, sh)
 					if err != nil {
 						return err
 					}
@@ -176,8 +175,8 @@ func TestBlocksWithoutElementsHaveGradients(t *testing.T) {
 			return err
 		}
 		x := Grad[float32](g, 0, 0, 0)
-		if !x.Planned() || len(x.Host()) != 0 || fmt.Sprint(x.Shape()) != "[0 8]" {
-			return fmt.Errorf("gradient of no elements: planned %v, %d elements, shape %v", x.Planned(), len(x.Host()), x.Shape())
+		if none, err := read(ctx, x); err != nil || !x.Planned() || len(none) != 0 || fmt.Sprint(x.Shape()) != "[0 8]" {
+			return fmt.Errorf("gradient of no elements: planned %v, %d elements, shape %v, %w", x.Planned(), len(none), x.Shape(), err)
 		}
 		b.Release()
 		g.Reduce()
@@ -199,10 +198,11 @@ func (f late) Run(failed error) error {
 	return failed
 }
 
-// onSideStream is filled with a compute stream that works behind the caller.
+// onSideStream runs ranks of the CPU with a compute stream that works behind the
+// caller.
 func onSideStream(t *testing.T, n int, d *Descriptor, f func(ctx context.Context, m *Model, side *cpu.Stream) error) {
 	t.Helper()
-	mustRun(t, n, d, func(ctx context.Context, inline *Model) error {
+	backends[0].must(t, n, d, func(ctx context.Context, inline *Model) error {
 		side := cpu.NewStream("side", false)
 		defer side.Close()
 		inline.rank.SetStream(side)
@@ -266,9 +266,9 @@ func TestAGradientBufferIsNotHandedOutWhileItIsReduced(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			x := Grad[float32](g, 0, 0, 0).Host()
-			for j := range x {
-				x[j] += value(b.m.blocks[i].name+".w", int64(j))
+			name := b.m.blocks[i].name + ".w"
+			if err := edit(ctx, Grad[float32](g, 0, 0, 0), func(j int, old float32) float32 { return old + value(name, int64(j)) }); err != nil {
+				return err
 			}
 			b.Release()
 			if m.rank.Rank() == i%2 {
@@ -287,7 +287,7 @@ func TestAGradientBufferIsNotHandedOutWhileItIsReduced(t *testing.T) {
 func wantGrads(ctx context.Context, m *Model, want func(name string, i int64) float32) error {
 	return m.Inspect(ctx, func(s *Shards) error {
 		for sh := range s.All() {
-			got, err := Gradient[float32](sh)
+			got, err := gradientOf(ctx, sh)
 			if err != nil {
 				return err
 			}
@@ -310,9 +310,8 @@ func backwardOf(ctx context.Context, m *Model, g float32, kinds ...int) error {
 		if err != nil {
 			return err
 		}
-		x := Grad[dtype.BF16](grads, 0, 0, 0).Host()
-		for i := range x {
-			x[i] = dtype.BF16FromFloat32(g)
+		if err := edit(ctx, Grad[dtype.BF16](grads, 0, 0, 0), func(int, dtype.BF16) dtype.BF16 { return dtype.BF16FromFloat32(g) }); err != nil {
+			return err
 		}
 		b.Release()
 		grads.Reduce()

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/shardgen/shardgen/runtime/device"
-	"github.com/shardgen/shardgen/runtime/device/cpu"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/layout"
 	"github.com/shardgen/shardgen/runtime/random"
@@ -66,7 +63,7 @@ func (tm testModel) descriptor(t testing.TB) *Descriptor {
 	for _, p := range tm.shared {
 		m.Shared = append(m.Shared, tm.buckets(t, "shared", []param{p})...)
 	}
-	d := &Descriptor{Model: "test", Package: "test", ModelHash: "0", Layout: m}
+	d := &Descriptor{Model: "test", Package: "test", ModelHash: "0", Layout: m, Code: allKernels(t, m.AlignBytes)}
 	for w, n := range tm.worlds {
 		place, err := m.Place(w)
 		if err != nil {
@@ -140,45 +137,6 @@ func trainable(worlds ...int64) testModel {
 	}}
 }
 
-// run opens the model on n ranks whose memory is full of garbage.
-func run(t *testing.T, n int, d *Descriptor, f func(ctx context.Context, m *Model) error) error {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	l := LocalRanks{Ranks: n, Timeout: 3 * time.Second, Device: func(int) (device.Device, error) { return cpu.Poisoned(), nil }}
-	return Run(ctx, l, func(ctx context.Context, rank *Rank) error {
-		m, err := Open(ctx, rank, d, Options{})
-		if err != nil {
-			return err
-		}
-		defer m.Close()
-		return f(ctx, m)
-	})
-}
-
-func mustRun(t *testing.T, n int, d *Descriptor, f func(ctx context.Context, m *Model) error) {
-	t.Helper()
-	if err := run(t, n, d, f); err != nil {
-		t.Fatalf("%d ranks: %v", n, err)
-	}
-}
-
-// runShort is run with a deadline of a collective that a test can wait for.
-func runShort(n int, d *Descriptor, f func(ctx context.Context, m *Model) error) error {
-	l := LocalRanks{Ranks: n, Timeout: 300 * time.Millisecond, Device: func(int) (device.Device, error) { return cpu.Poisoned(), nil }}
-	return Run(context.Background(), l, func(ctx context.Context, rank *Rank) error {
-		m, err := Open(ctx, rank, d, Options{})
-		if err != nil {
-			return err
-		}
-		defer m.Close()
-		if err := fill(ctx, m); err != nil {
-			return err
-		}
-		return f(ctx, m)
-	})
-}
-
 // value is what the tests put into element i of a parameter.
 func value(name string, i int64) float32 {
 	h := float32(0)
@@ -192,34 +150,70 @@ func value(name string, i int64) float32 {
 func fill(ctx context.Context, m *Model) error {
 	return m.Update(ctx, func(s *Shards) error {
 		for sh := range s.All() {
-			for i := range sh.Len {
-				v := value(sh.Name, sh.Offset+i)
-				switch sh.Type {
-				case dtype.Float32:
-					x, err := Values[float32](sh)
-					if err != nil {
-						return err
-					}
-					x[i] = v
-				case dtype.BFloat16:
-					x, err := Values[dtype.BF16](sh)
-					if err != nil {
-						return err
-					}
-					x[i] = dtype.BF16FromFloat32(v)
-				default:
-					return fmt.Errorf("unexpected type %s", sh.Type)
-				}
+			if err := fillShard(ctx, sh); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
 }
 
+func fillShard(ctx context.Context, sh Shard) error {
+	f, low := make([]float32, sh.Len), make([]dtype.BF16, sh.Len)
+	for i := range f {
+		f[i] = value(sh.Name, sh.Offset+int64(i))
+		low[i] = dtype.BF16FromFloat32(f[i])
+	}
+	switch sh.Type {
+	case dtype.Float32:
+		return WriteValues(ctx, sh, f)
+	case dtype.BFloat16:
+		return WriteValues(ctx, sh, low)
+	}
+	return fmt.Errorf("unexpected type %s", sh.Type)
+}
+
+// read copies a tensor's elements to the host.
+func read[T dtype.Element](ctx context.Context, x Tensor[T]) ([]T, error) {
+	out := make([]T, x.Numel())
+	return out, x.CopyTo(ctx, out)
+}
+
+// edit changes every element of a tensor.
+func edit[T dtype.Element](ctx context.Context, x Tensor[T], f func(i int, old T) T) error {
+	host, err := read(ctx, x)
+	if err != nil {
+		return err
+	}
+	for i, old := range host {
+		host[i] = f(i, old)
+	}
+	return x.CopyFrom(ctx, host)
+}
+
+// copyOver copies one tensor over another of the same size.
+func copyOver[T dtype.Element](ctx context.Context, to, from Tensor[T]) error {
+	host, err := read(ctx, from)
+	if err != nil {
+		return err
+	}
+	return to.CopyFrom(ctx, host)
+}
+
+// gradientOf copies a shard's gradient, which is f32, to the host.
+func gradientOf(ctx context.Context, sh Shard) ([]float32, error) {
+	out := make([]float32, sh.Len)
+	return out, ReadGradient(ctx, sh, out)
+}
+
 // expect checks a gathered f32 tensor against value.
-func expect(x Tensor[float32]) error {
+func expect(ctx context.Context, x Tensor[float32]) error {
 	name := x.Name()
-	for i, v := range x.Host() {
+	host, err := read(ctx, x)
+	if err != nil {
+		return err
+	}
+	for i, v := range host {
 		if want := value(name, int64(i)); v != want {
 			return fmt.Errorf("%s[%d] = %v, want %v", name, i, v, want)
 		}
@@ -228,7 +222,7 @@ func expect(x Tensor[float32]) error {
 }
 
 // readAll goes forward through all blocks and checks every f32 parameter.
-func readAll(m *Model, p Pass, d *Descriptor) error {
+func readAll(ctx context.Context, p Pass, d *Descriptor) error {
 	for k := range d.Layout.Kinds {
 		kind := &d.Layout.Kinds[k]
 		for i := range int(kind.Count) {
@@ -236,21 +230,32 @@ func readAll(m *Model, p Pass, d *Descriptor) error {
 			if err != nil {
 				return err
 			}
-			for bucket := range kind.Buckets {
-				for j, param := range kind.Buckets[bucket].Params {
-					x := Param[float32](b, bucket, j, param.Start)
-					if got, want := fmt.Sprint(x.Shape()), fmt.Sprint(append([]int64{}, param.Shape...)); got != want {
-						return fmt.Errorf("%s: shape %s, want %s", x.Name(), got, want)
-					}
-					if err := expect(x); err != nil {
-						return err
-					}
-				}
+			if err := expectBlock(ctx, b, kind); err != nil {
+				return err
 			}
 			b.Release()
 		}
 	}
 	return p.End()
+}
+
+// expectBlock checks shapes and values of the f32 parameters of a block.
+func expectBlock(ctx context.Context, b Block, kind *layout.Kind) error {
+	for bucket := range kind.Buckets {
+		if kind.Buckets[bucket].DType != dtype.Float32 {
+			continue
+		}
+		for j, param := range kind.Buckets[bucket].Params {
+			x := Param[float32](b, bucket, j, param.Start)
+			if got, want := fmt.Sprint(x.Shape()), fmt.Sprint(append([]int64{}, param.Shape...)); got != want {
+				return fmt.Errorf("%s: shape %s, want %s", x.Name(), got, want)
+			}
+			if err := expect(ctx, x); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // wantStateError calls f and returns an error unless it panics with a
@@ -291,13 +296,12 @@ func wantMisuse(err error, words string) error {
 	return fmt.Errorf("no *StateError with %q, but %w", words, err)
 }
 
-// filled is mustRun for a model whose shards have values.
-func filled(t *testing.T, n int, d *Descriptor, f func(ctx context.Context, m *Model) error) {
+// wantWords reports an error that lacks one of the words.
+func wantWords(t *testing.T, err error, words ...string) {
 	t.Helper()
-	mustRun(t, n, d, func(ctx context.Context, m *Model) error {
-		if err := fill(ctx, m); err != nil {
-			return err
+	for _, word := range words {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%v does not mention %q", err, word)
 		}
-		return f(ctx, m)
-	})
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/bits"
 
+	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/layout"
 	"github.com/shardgen/shardgen/runtime/optim"
@@ -160,9 +161,17 @@ func sumsOfEqual(b []byte, n uint64) bool {
 	return true
 }
 
+// zeroNorm zeroes the norm at the start of m.sums on the compute stream, and no
+// more: what is behind it the host writes meanwhile, which no stream waits for.
+func (m *Model) zeroNorm() device.Memory {
+	total := m.sums.Slice(0, optim.NormBytes)
+	m.kernels.Zero(m.compute, total)
+	return total
+}
+
 // agree checks that all ranks have come to the same point by the same acts.
 func (m *Model) agree(ctx context.Context, subject string) error {
-	m.kernels.Zero(m.compute, m.sums)
+	m.zeroNorm()
 	_, err := m.sumOverRanks(ctx, subject)
 	return err
 }

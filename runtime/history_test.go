@@ -24,26 +24,27 @@ func TestRanksThatDidDifferentThingsAreTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		call func(context.Context, *Model) error
 		want string
+		cuda string // on GPUs, where that is another: NCCL does not compare what is summed
 	}{
 		"another learning rate": {func(ctx context.Context, m *Model) error {
 			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{LR: 1}) }, func() error { return step(ctx, m, optim.AdamW{LR: 2}) })
-		}, "call 2 is Step on rank 0 and on rank 1, but with other arguments"},
+		}, "call 2 is Step on rank 0 and on rank 1, but with other arguments", ""},
 		"another loss scale": {func(ctx context.Context, m *Model) error {
 			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{}) }, func() error { return step(ctx, m, optim.AdamW{LossScale: 2}) })
-		}, "call 2 is Step on rank 0 and on rank 1, but with other arguments"},
+		}, "call 2 is Step on rank 0 and on rank 1, but with other arguments", ""},
 		"another parameter frozen": {func(ctx context.Context, m *Model) error {
 			err := onRank1(m, func() error { return m.Freeze("h.0.*") }, func() error { return m.Freeze("h.1.*") })
 			return errors.Join(err, step(ctx, m, optim.AdamW{}))
-		}, "call 2 is Freeze on rank 0 and on rank 1, but with other arguments"},
+		}, "call 2 is Freeze on rank 0 and on rank 1, but with other arguments", ""},
 		"one rank forgets the gradients": {func(ctx context.Context, m *Model) error {
 			return errors.Join(onRank1(m, m.ZeroGrad, func() error { return nil }), step(ctx, m, optim.AdamW{}))
-		}, "call 2 is ZeroGrad on rank 0, and Step on rank 1"},
+		}, "call 2 is ZeroGrad on rank 0, and Step on rank 1", ""},
 		"unscaled instead of stepped": {func(ctx context.Context, m *Model) error {
 			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{}) }, func() error { _, err := m.Unscale(ctx, 0, 0); return err })
-		}, "call 2 is Step on rank 0, and Unscale on rank 1"},
+		}, "call 2 is Step on rank 0, and Unscale on rank 1", ""},
 		"an update instead of a step": {func(ctx context.Context, m *Model) error {
 			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{}) }, func() error { return m.Update(ctx, func(*Shards) error { return nil }) })
-		}, "the ranks disagree: rank 0 wants all-reduce of the gradient norm"},
+		}, "the ranks disagree: rank 0 wants all-reduce of the gradient norm", "call 2 is Step on rank 0, and Update on rank 1"},
 		"a block is skipped, which a prefetch hides": {func(ctx context.Context, m *Model) error {
 			p := m.Forward(ctx)
 			for i := range 3 {
@@ -57,82 +58,92 @@ func TestRanksThatDidDifferentThingsAreTold(t *testing.T) {
 				b.Release()
 			}
 			return errors.Join(p.End(), step(ctx, m, optim.AdamW{}))
-		}, "call 4 is the gather of block h.1 on rank 0, and the gather of block h.2 on rank 1"},
+		}, "call 4 is the gather of block h.1 on rank 0, and the gather of block h.2 on rank 1", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tm := trainable(2)
 			tm.prefetch = 1
-			errs := make([]error, 2)
-			err := runShort(2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
-				errs[m.rank.Rank()] = c.call(ctx, m)
-				return errs[m.rank.Rank()]
-			})
-			if err == nil {
-				t.Fatal("nobody noticed")
-			}
-			for r, e := range errs {
-				if e == nil || !strings.Contains(e.Error(), c.want) {
-					t.Errorf("rank %d: %v, want %q", r, e, c.want)
+			onBackends(t, func(t *testing.T, b *backend) {
+				errs := make([]error, 2)
+				err := b.runShort(2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+					errs[m.rank.Rank()] = c.call(ctx, m)
+					return errs[m.rank.Rank()]
+				})
+				if err == nil {
+					t.Fatal("nobody noticed")
 				}
-			}
+				want := c.want
+				if b.name == "cuda" && c.cuda != "" {
+					want = c.cuda
+				}
+				for r, e := range errs {
+					if e == nil || !strings.Contains(e.Error(), want) {
+						t.Errorf("rank %d: %v, want %q", r, e, want)
+					}
+				}
+			})
 		})
 	}
 }
 
 func TestTwoModelsOfOnePackageAreToldApart(t *testing.T) {
 	d := trainable(2).descriptor(t)
-	err := runShort(2, d, func(ctx context.Context, first *Model) error {
-		second, err := Open(ctx, first.rank, d, Options{})
-		if err != nil {
-			return err
-		}
-		defer second.Close()
-		if err := fill(ctx, second); err != nil {
-			return err
-		}
-		order := []*Model{first, second}
-		if first.rank.Rank() == 1 {
-			order = []*Model{second, first}
-		}
-		for _, m := range order {
-			p := m.Forward(ctx)
-			b, err := p.Gather(0, 0)
+	onBackends(t, func(t *testing.T, b *backend) {
+		err := b.runShort(2, d, func(ctx context.Context, first *Model) error {
+			second, err := Open(ctx, first.rank, d, Options{})
 			if err != nil {
 				return err
 			}
-			b.Release()
-			if err := p.End(); err != nil {
+			defer second.Close()
+			if err := fill(ctx, second); err != nil {
 				return err
 			}
+			order := []*Model{first, second}
+			if first.rank.Rank() == 1 {
+				order = []*Model{second, first}
+			}
+			for _, m := range order {
+				p := m.Forward(ctx)
+				b, err := p.Gather(0, 0)
+				if err != nil {
+					return err
+				}
+				b.Release()
+				if err := p.End(); err != nil {
+					return err
+				}
+			}
+			_, err = first.StepAdamW(ctx, optim.AdamW{})
+			return err
+		})
+		if err == nil || !strings.Contains(err.Error(), "Forward on rank 0, and Forward of the rank's model 2 on rank 1") {
+			t.Errorf("error %v", err)
 		}
-		_, err = first.StepAdamW(ctx, optim.AdamW{})
-		return err
 	})
-	if err == nil || !strings.Contains(err.Error(), "Forward on rank 0, and Forward of the rank's model 2 on rank 1") {
-		t.Errorf("error %v", err)
-	}
 }
 
 func TestADifferenceThatIsLongAgoIsStillFound(t *testing.T) {
-	err := runShort(2, trainable(2).descriptor(t), func(ctx context.Context, m *Model) error {
-		if m.rank.Rank() == 1 {
-			if err := m.ZeroGrad(); err != nil {
+	onBackends(t, func(t *testing.T, b *backend) {
+		err := b.runShort(2, trainable(2).descriptor(t), func(ctx context.Context, m *Model) error {
+			if m.rank.Rank() == 1 {
+				if err := m.ZeroGrad(); err != nil {
+					return err
+				}
+			} else if err := m.Freeze("h.0.w"); err != nil {
 				return err
 			}
-		} else if err := m.Freeze("h.0.w"); err != nil {
+			for range 2 * memory {
+				if err := m.ZeroGrad(); err != nil {
+					return err
+				}
+			}
+			_, err := m.StepAdamW(ctx, optim.AdamW{})
 			return err
+		})
+		if err == nil || !strings.Contains(err.Error(), "in a call more than 64 calls ago") {
+			t.Errorf("error %v", err)
 		}
-		for range 2 * memory {
-			if err := m.ZeroGrad(); err != nil {
-				return err
-			}
-		}
-		_, err := m.StepAdamW(ctx, optim.AdamW{})
-		return err
 	})
-	if err == nil || !strings.Contains(err.Error(), "in a call more than 64 calls ago") {
-		t.Errorf("error %v", err)
-	}
 }
 
 // Every field of the hyperparameters counts.
@@ -179,40 +190,36 @@ func TestSumsOfUnequalNumbersAreTold(t *testing.T) {
 }
 
 func TestCloseInAPassDoesNotWaitForThoseWhoDoNotCome(t *testing.T) {
-	start := time.Now()
-	release := make(chan struct{})
 	tm := trainable(2)
 	tm.prefetch = 1
 	failed := errors.New("rank 0 fails")
-	err := Run(context.Background(), LocalRanks{Ranks: 2, Timeout: time.Minute}, func(ctx context.Context, rank *Rank) error {
-		m, err := Open(ctx, rank, tm.descriptor(t), Options{})
-		if err != nil {
-			return err
-		}
-		defer m.Close()
-		if err := fill(ctx, m); err != nil {
-			return err
-		}
-		p := m.Forward(ctx)
-		if rank.Rank() == 0 {
-			defer close(release)
-			if _, err := p.Gather(0, 0); err != nil { // its prefetch is in flight now
+	onBackends(t, func(t *testing.T, b *backend) {
+		shortenGrace(t)
+		start := time.Now()
+		err := Run(context.Background(), b.launcher(2, time.Minute), withModel(tm.descriptor(t), func(ctx context.Context, m *Model) error {
+			if err := fill(ctx, m); err != nil {
 				return err
 			}
-			return failed
+			p := m.Forward(ctx)
+			if m.rank.Rank() == 0 {
+				if _, err := p.Gather(0, 0); err != nil { // its prefetch is in flight now
+					return err
+				}
+				return failed
+			}
+			if _, err := m.blockAlone(p); err != nil {
+				return err
+			}
+			<-ctx.Done() // does not come to the prefetch of rank 0
+			return context.Cause(ctx)
+		}))
+		if !errors.Is(err, failed) {
+			t.Errorf("error %v", err)
 		}
-		if _, err := p.m.blockAlone(p); err != nil {
-			return err
+		if spent := time.Since(start); spent < grace || spent > grace+2*time.Second {
+			t.Errorf("it took %v", spent)
 		}
-		<-ctx.Done() // does not come to the prefetch of rank 0
-		return context.Cause(ctx)
 	})
-	if !errors.Is(err, failed) {
-		t.Errorf("error %v", err)
-	}
-	if spent := time.Since(start); spent > 2*grace {
-		t.Errorf("it took %v", spent)
-	}
 }
 
 // blockAlone gathers the first block without a prefetch behind it.

@@ -37,7 +37,12 @@ func Open(ctx context.Context, rank *Rank, d *Descriptor, _ Options) (*Model, er
 	}
 	m.ordinal = rank.models
 	rank.models++
-	if err := m.introduceAll(ctx, m.prepare()); err != nil {
+	failed := m.prepare()
+	if failed != nil { // what there is may be all the memory that is left to tell the others
+		_ = m.drain()
+		failed = errors.Join(failed, m.free())
+	}
+	if err := m.introduceAll(ctx, failed); err != nil {
 		_ = m.drain() // err says it already
 		return nil, errors.Join(fmt.Errorf("model %s: %w", d.Model, err), m.free())
 	}

@@ -20,48 +20,56 @@ func TestOpenRefusesRanksWithDifferentPlans(t *testing.T) {
 	tm := testModel{worlds: []int64{2}, blocks: []testBlock{{name: "b", params: []param{f32("w", 8)}}}}
 	one, two := tm.descriptor(t), tm.descriptor(t)
 	two.Worlds[0].PlanHash = "another"
-	errs := make([]error, 2)
-	err := Run(context.Background(), Local(2), func(ctx context.Context, rank *Rank) error {
-		d := one
-		if rank.Rank() == 1 {
-			d = two
+	onBackends(t, func(t *testing.T, b *backend) {
+		errs := make([]error, 2)
+		err := Run(context.Background(), b.launcher(2, time.Minute), func(ctx context.Context, rank *Rank) error {
+			d := one
+			if rank.Rank() == 1 {
+				d = two
+			}
+			_, errs[rank.Rank()] = Open(ctx, rank, d, Options{})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-		_, errs[rank.Rank()] = Open(ctx, rank, d, Options{})
-		return nil
+		for r, err := range errs {
+			if err == nil || !strings.Contains(err.Error(), "hash-2") || !strings.Contains(err.Error(), "another") {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for r, err := range errs {
-		if err == nil || !strings.Contains(err.Error(), "hash-2") || !strings.Contains(err.Error(), "another") {
-			t.Errorf("rank %d: %v", r, err)
-		}
-	}
 }
 
 func TestOpenRefusesAWorldSizeOutsideThePlan(t *testing.T) {
 	tm := testModel{worlds: []int64{2, 4}, blocks: []testBlock{{name: "b", params: []param{f32("w", 8)}}}}
-	err := run(t, 1, tm.descriptor(t), func(context.Context, *Model) error { return nil })
-	if err == nil || !strings.Contains(err.Error(), "1 ranks") || !strings.Contains(err.Error(), "2, 4") {
-		t.Fatal(err)
-	}
+	onBackends(t, func(t *testing.T, b *backend) {
+		err := b.run(1, tm.descriptor(t), func(context.Context, *Model) error { return nil })
+		if err == nil || !strings.Contains(err.Error(), "1 ranks") || !strings.Contains(err.Error(), "2, 4") {
+			t.Fatal(err)
+		}
+	})
 }
 
 func TestARankThatNeverOpensIsNamed(t *testing.T) {
 	d := trainable(2).descriptor(t)
-	var err error
-	_ = Run(context.Background(), LocalRanks{Ranks: 2, Timeout: 200 * time.Millisecond}, func(ctx context.Context, rank *Rank) error {
-		if rank.Rank() == 1 {
-			time.Sleep(600 * time.Millisecond)
-			return nil
+	onBackends(t, func(t *testing.T, b *backend) {
+		given := make(chan struct{}) // rank 0 has its error
+		var err error
+		_ = Run(context.Background(), b.launcher(2, b.short), func(ctx context.Context, rank *Rank) error {
+			if rank.Rank() == 1 {
+				<-given
+				return nil
+			}
+			defer close(given)
+			_, err = Open(ctx, rank, d, Options{})
+			return err
+		})
+		var failed *comm.Error
+		if !errors.As(err, &failed) || len(failed.Missing) != 1 || failed.Missing[0] != 1 {
+			t.Errorf("rank 0: %v", err)
 		}
-		_, err = Open(ctx, rank, d, Options{})
-		return err
 	})
-	var failed *comm.Error
-	if !errors.As(err, &failed) || len(failed.Missing) != 1 || failed.Missing[0] != 1 {
-		t.Errorf("rank 0: %v", err)
-	}
 }
 
 func TestClosingInAPassEndsIt(t *testing.T) {
@@ -169,23 +177,25 @@ func TestARankThatCanNotOpenTellsTheOthersWhy(t *testing.T) {
 func TestModelsOpenedInAnotherOrderAreToldApart(t *testing.T) {
 	one, two := trainable(2).descriptor(t), trainable(2).descriptor(t)
 	two.Worlds[0].PlanHash = "other"
-	err := Run(t.Context(), Local(2), func(ctx context.Context, rank *Rank) error {
-		order := []*Descriptor{one, two}
-		if rank.Rank() == 1 {
-			order = []*Descriptor{two, one}
-		}
-		for _, d := range order {
-			m, err := Open(ctx, rank, d, Options{})
-			if err != nil {
-				return err
+	onBackends(t, func(t *testing.T, b *backend) {
+		err := Run(t.Context(), b.launcher(2, time.Minute), func(ctx context.Context, rank *Rank) error {
+			order := []*Descriptor{one, two}
+			if rank.Rank() == 1 {
+				order = []*Descriptor{two, one}
 			}
-			defer m.Close()
+			for _, d := range order {
+				m, err := Open(ctx, rank, d, Options{})
+				if err != nil {
+					return err
+				}
+				defer m.Close()
+			}
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), "rank 0 has plan hash-2 (test), rank 1 has plan other (test)") {
+			t.Fatal(err)
 		}
-		return nil
 	})
-	if err == nil || !strings.Contains(err.Error(), "rank 0 has plan hash-2 (test), rank 1 has plan other (test)") {
-		t.Fatal(err)
-	}
 }
 
 func TestOpenRefusesWhatIsNotThere(t *testing.T) {
@@ -208,23 +218,25 @@ func TestOpenRefusesWhatIsNotThere(t *testing.T) {
 }
 
 func TestACancelledOpenFreesItsMemory(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
 	d := trainable(2).descriptor(t)
-	errs := make([]error, 2)
-	_ = Run(context.Background(), Local(2), func(_ context.Context, rank *Rank) error {
-		if rank.Rank() == 1 {
-			time.Sleep(20 * time.Millisecond)
-			cancel()
-			time.Sleep(20 * time.Millisecond)
+	onBackends(t, func(t *testing.T, b *backend) {
+		ctx, cancel := context.WithCancel(t.Context())
+		errs := make([]error, 2)
+		_ = Run(context.Background(), b.launcher(2, time.Minute), func(_ context.Context, rank *Rank) error {
+			if rank.Rank() == 1 {
+				time.Sleep(20 * time.Millisecond)
+				cancel()
+				time.Sleep(20 * time.Millisecond)
+			}
+			_, errs[rank.Rank()] = Open(ctx, rank, d, Options{})
+			return nil
+		})
+		for r, err := range errs {
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("rank %d: %v", r, err)
+			}
 		}
-		_, errs[rank.Rank()] = Open(ctx, rank, d, Options{})
-		return nil
 	})
-	for r, err := range errs {
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("rank %d: %v", r, err)
-		}
-	}
 }
 
 func TestCloseWaitsForPeersThatReadItsMemory(t *testing.T) {
@@ -250,7 +262,7 @@ func TestCloseWaitsForPeersThatReadItsMemory(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := expect(Param[float32](b, 0, 0, 0)); err != nil {
+			if err := expect(ctx, Param[float32](b, 0, 0, 0)); err != nil {
 				return err
 			}
 			b.Release()

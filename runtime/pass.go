@@ -180,13 +180,29 @@ func (m *Model) endPass() error {
 	m.pass.open, m.pass.ctx = false, nil
 	m.spoiled = m.spoiled || err != nil && m.pass.kind == backward && m.anySummed()
 	if m.err == nil {
-		settled := m.settle(ctx, m.pass.kind.String())
+		settled := m.settlePass(ctx, m.pass.kind.String())
 		if err == nil {
 			err = settled
 		}
 	}
 	m.revokeAll()
 	return err
+}
+
+// settlePass waits for what the pass has started. A context that has ended on all
+// ranks alike leaves collectives that all of them have started, and that so will be
+// done: they are given some time.
+func (m *Model) settlePass(ctx context.Context, subject string) error {
+	err := m.synchronize(ctx)
+	if err != nil && ctx.Err() != nil && m.comm.Err() == nil {
+		more, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), grace, context.Cause(ctx))
+		defer cancel()
+		err = m.synchronize(more)
+	}
+	if err != nil {
+		return m.fail(fmt.Errorf("%s: %w", subject, err))
+	}
+	return nil
 }
 
 func (m *Model) anySummed() bool {

@@ -175,8 +175,8 @@ func (l LocalRanks) Launch(ctx context.Context, run func(context.Context, *Rank)
 }
 
 // grace is how long the others have to return once a rank failed or the context
-// was cancelled: their collectives have ended by then.
-const grace = 5 * time.Second
+// was cancelled: their collectives have ended by then. Tests shorten it.
+var grace = 5 * time.Second
 
 // awaitRanks returns when all ranks have returned, or names those that have not
 // in time.

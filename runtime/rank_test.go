@@ -17,46 +17,50 @@ import (
 
 func TestAPanickingRankEndsTheOthersWithItsError(t *testing.T) {
 	tm := testModel{worlds: []int64{3}, blocks: []testBlock{{name: "b", params: []param{f32("w", 8)}}}}
-	start := time.Now()
-	err := run(t, 3, tm.descriptor(t), func(ctx context.Context, m *Model) error {
-		if err := fill(ctx, m); err != nil {
-			return err
+	onBackends(t, func(t *testing.T, b *backend) {
+		start := time.Now()
+		err := b.run(3, tm.descriptor(t), func(ctx context.Context, m *Model) error {
+			if err := fill(ctx, m); err != nil {
+				return err
+			}
+			if m.rank.Rank() == 1 {
+				panic("lost my mind")
+			}
+			return gatherAlone(ctx, m, 0)
+		})
+		var rank *RankError
+		wantWords(t, err, "lost my mind")
+		if b.name == "cpu" && (!errors.As(err, &rank) || rank.Rank != 1) {
+			t.Error(err)
 		}
-		if m.rank.Rank() == 1 {
-			panic("lost my mind")
+		if time.Since(start) > 2*time.Second {
+			t.Error("the other ranks waited for the deadline")
 		}
-		_, err := m.Forward(ctx).Gather(0, 0)
-		return err
 	})
-	var rank *RankError
-	if !errors.As(err, &rank) || rank.Rank != 1 || !strings.Contains(err.Error(), "lost my mind") {
-		t.Fatal(err)
-	}
-	if time.Since(start) > 2*time.Second {
-		t.Error("the other ranks waited for the deadline")
-	}
 }
 
 func TestRunRefusesNoRanksAndLeavesNoGoroutines(t *testing.T) {
 	if err := Run(context.Background(), Local(0), func(context.Context, *Rank) error { return nil }); err == nil || !strings.Contains(err.Error(), "expected 1 to") {
 		t.Error(err)
 	}
-	before := runtime.NumGoroutine()
-	for range 5 {
-		_ = run(t, 3, trainable(3).descriptor(t), func(ctx context.Context, m *Model) error {
-			if m.rank.Rank() == 2 {
-				return errors.New("no")
-			}
-			return fill(ctx, m)
-		})
-	}
-	for range 50 {
-		if runtime.NumGoroutine() <= before {
-			return
+	onBackends(t, func(t *testing.T, b *backend) {
+		before := runtime.NumGoroutine()
+		for range 5 {
+			_ = b.run(3, trainable(3).descriptor(t), func(ctx context.Context, m *Model) error {
+				if m.rank.Rank() == 2 {
+					return errors.New("no")
+				}
+				return fill(ctx, m)
+			})
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Errorf("%d goroutines before, %d after", before, runtime.NumGoroutine())
+		for range 50 {
+			if runtime.NumGoroutine() <= before {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Errorf("%d goroutines before, %d after", before, runtime.NumGoroutine())
+	})
 }
 
 func TestRunRefusesWhatIsNotThere(t *testing.T) {
@@ -87,49 +91,70 @@ func TestWhateverEndsARankEndsTheOthersWithItsError(t *testing.T) {
 		"goexit": {func() error { runtime.Goexit(); return nil }, "rank 1: its function ended the goroutine"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			start := time.Now()
-			errs := make([]error, 3)
-			var filled sync.WaitGroup
-			filled.Add(3)
-			err := run(t, 3, trainable(3).descriptor(t), func(ctx context.Context, m *Model) error {
-				err := fill(ctx, m)
-				p := m.Forward(ctx)
-				filled.Done()
-				filled.Wait()
-				if m.rank.Rank() == 1 {
-					return c.end()
+			onBackends(t, func(t *testing.T, b *backend) {
+				start := time.Now()
+				err, errs := endRank1(t, b, c.end)
+				var rank *RankError
+				wantWords(t, err, c.words)
+				if b.name == "cpu" && (!errors.As(err, &rank) || rank.Rank != 1 || !strings.HasPrefix(err.Error(), c.words) || name != "goexit" && !errors.Is(err, boom)) {
+					t.Errorf("Run returned %v", err)
 				}
-				_, gathered := p.Gather(0, 0)
-				errs[m.rank.Rank()] = errors.Join(err, gathered)
-				return nil
+				for _, r := range []int{0, 2} {
+					if errs[r] == nil || !strings.Contains(errs[r].Error(), "gather") || !strings.Contains(errs[r].Error(), c.words) {
+						t.Errorf("rank %d: %v", r, errs[r])
+					}
+				}
+				if time.Since(start) > 2*time.Second {
+					t.Error("the other ranks waited for the deadline")
+				}
 			})
-			var rank *RankError
-			if !errors.As(err, &rank) || rank.Rank != 1 || !strings.HasPrefix(err.Error(), c.words) || name != "goexit" && !errors.Is(err, boom) {
-				t.Errorf("Run returned %v", err)
-			}
-			for _, r := range []int{0, 2} {
-				if errs[r] == nil || !strings.Contains(errs[r].Error(), "gather") || !strings.Contains(errs[r].Error(), c.words) {
-					t.Errorf("rank %d: %v", r, errs[r])
-				}
-			}
-			if time.Since(start) > 2*time.Second {
-				t.Error("the other ranks waited for the deadline")
-			}
 		})
 	}
 }
 
-func TestARankThatReturnsWhileOthersGatherIsNamed(t *testing.T) {
-	err := run(t, 2, trainable(2).descriptor(t), func(ctx context.Context, m *Model) error {
-		if err := fill(ctx, m); err != nil || m.rank.Rank() == 1 {
-			return err
+// endRank1 ends rank 1 in some way while the others gather. It returns what Run
+// does and what the passes of the others do.
+func endRank1(t *testing.T, b *backend, end func() error) (error, []error) {
+	errs := make([]error, 3)
+	var filled sync.WaitGroup
+	filled.Add(3)
+	err := b.run(3, trainable(3).descriptor(t), func(ctx context.Context, m *Model) error {
+		err := fill(ctx, m)
+		filled.Done()
+		filled.Wait()
+		if m.rank.Rank() == 1 {
+			return end()
 		}
-		_, err := m.Forward(ctx).Gather(0, 2)
-		return err
+		errs[m.rank.Rank()] = errors.Join(err, gatherAlone(context.WithoutCancel(ctx), m, 0))
+		return nil
 	})
-	if err == nil || !strings.Contains(err.Error(), "all-gather of h.2/f32") || !strings.Contains(err.Error(), "rank 1 left the group") {
-		t.Fatal(err)
+	return err, errs
+}
+
+// gatherAlone is a pass over one block of the first kind. It returns the gather's
+// error where the host waits for gathers, else that of End.
+func gatherAlone(ctx context.Context, m *Model, index int) error {
+	p := m.Forward(ctx)
+	b, err := p.Gather(0, index)
+	if err != nil {
+		return err
 	}
+	b.Release()
+	return p.End()
+}
+
+func TestARankThatReturnsWhileOthersGatherIsNamed(t *testing.T) {
+	onBackends(t, func(t *testing.T, b *backend) {
+		err := b.run(2, trainable(2).descriptor(t), func(ctx context.Context, m *Model) error {
+			if err := fill(ctx, m); err != nil || m.rank.Rank() == 1 {
+				return err
+			}
+			return gatherAlone(ctx, m, 2)
+		})
+		if err == nil || !strings.Contains(err.Error(), "all-gather of h.2/f32") || !strings.Contains(err.Error(), "rank 1 left the group") {
+			t.Fatal(err)
+		}
+	})
 }
 
 func TestADeviceThatFailsOnOneRankEndsTheOthers(t *testing.T) {
@@ -155,18 +180,25 @@ func TestADeviceThatFailsOnOneRankEndsTheOthers(t *testing.T) {
 }
 
 func TestAModelThatOutlivesItsGroupFails(t *testing.T) {
-	var kept *Model
-	mustRun(t, 1, trainable(1).descriptor(t), func(ctx context.Context, m *Model) error {
-		other, err := Open(ctx, m.rank, m.descriptor, Options{})
-		kept = other
-		return errors.Join(err, fill(ctx, other))
+	onBackends(t, func(t *testing.T, b *backend) {
+		var kept *Model
+		b.must(t, 1, trainable(1).descriptor(t), func(ctx context.Context, m *Model) error {
+			other, err := Open(ctx, m.rank, m.descriptor, Options{})
+			kept = other
+			return errors.Join(err, fill(ctx, other))
+		})
+		if err := gatherAlone(t.Context(), kept, 0); err == nil || !strings.Contains(err.Error(), "after Close") {
+			t.Errorf("gather: %v", err)
+		}
+		err := kept.Close()
+		if b.name == "cpu" && err != nil {
+			t.Error(err)
+		}
+		if b.name == "cuda" { // it has gone with its GPU's context
+			wantWords(t, err, "after Close", "freed before")
+			b.begin(t)
+		}
 	})
-	if _, err := kept.Forward(t.Context()).Gather(0, 0); err == nil || !strings.Contains(err.Error(), "after Close") {
-		t.Errorf("gather: %v", err)
-	}
-	if err := kept.Close(); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestRanksNeedACommunicatorAndADevice(t *testing.T) {
@@ -179,6 +211,7 @@ func TestRanksNeedACommunicatorAndADevice(t *testing.T) {
 }
 
 func TestARankThatNeverReturnsIsLeftBehindAndNamed(t *testing.T) {
+	shortenGrace(t)
 	release := make(chan struct{})
 	defer close(release)
 	start := time.Now()
@@ -192,36 +225,48 @@ func TestARankThatNeverReturnsIsLeftBehindAndNamed(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "lost") || !strings.Contains(err.Error(), "ranks [1] have not returned") {
 		t.Error(err)
 	}
-	if spent := time.Since(start); spent < grace || spent > grace+5*time.Second {
+	if spent := time.Since(start); spent < grace || spent > grace+2*time.Second {
 		t.Errorf("after %v", spent)
 	}
 }
 
 func TestSumAddsUpOverTheRanks(t *testing.T) {
-	err := Run(t.Context(), LocalRanks{Ranks: 3, Timeout: time.Second}, func(ctx context.Context, rank *Rank) error {
-		x := []float64{float64(rank.Rank()), 0.5}
-		err := errors.Join(rank.Sum(ctx, "losses", x), rank.Sum(ctx, "nothing", nil))
-		if err == nil && (x[0] != 3 || x[1] != 1.5) {
-			err = fmt.Errorf("sums %v", x)
+	onBackends(t, func(t *testing.T, b *backend) {
+		err := Run(t.Context(), b.launcher(3, 10*time.Second), func(ctx context.Context, rank *Rank) error {
+			x := []float64{float64(rank.Rank()), 0.5}
+			err := errors.Join(rank.Sum(ctx, "losses", x), rank.Sum(ctx, "nothing", nil))
+			if err == nil && (x[0] != 3 || x[1] != 1.5) {
+				err = fmt.Errorf("sums %v", x)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
 		}
-		return err
 	})
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 func TestSumsThatDifferInLengthOrAreAloneFail(t *testing.T) {
 	for want, n := range map[string][2]int{"the ranks disagree": {1, 2}, "no sign of ranks [1]": {1, -1}} {
-		err := Run(t.Context(), LocalRanks{Ranks: 2, Timeout: 100 * time.Millisecond}, func(ctx context.Context, rank *Rank) error {
-			if n[rank.Rank()] < 0 {
-				<-ctx.Done()
-				return context.Cause(ctx)
+		onBackends(t, func(t *testing.T, b *backend) {
+			err := Run(t.Context(), b.launcher(2, b.short), func(ctx context.Context, rank *Rank) error {
+				if n[rank.Rank()] < 0 {
+					<-ctx.Done()
+					return context.Cause(ctx)
+				}
+				return rank.Sum(ctx, "losses", make([]float64, n[rank.Rank()]))
+			})
+			if b.name == "cuda" && n[1] > 0 {
+				want = "invalid usage" // NCCL's words
 			}
-			return rank.Sum(ctx, "losses", make([]float64, n[rank.Rank()]))
+			wantWords(t, err, want)
 		})
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %q", err, want)
-		}
 	}
+}
+
+// shortenGrace makes the grace short until the test ends.
+func shortenGrace(t *testing.T) {
+	before := grace
+	grace = 200 * time.Millisecond
+	t.Cleanup(func() { grace = before })
 }

@@ -170,8 +170,7 @@ func (m *Model) endStep(ctx context.Context) error {
 // globalNorm sums the norms of all ranks' gradient shards, frozen parameters
 // left out, padding never in. Every element counts once: shards do not overlap.
 func (m *Model) globalNorm(ctx context.Context) (optim.Norm, error) {
-	m.kernels.Zero(m.compute, m.sums)
-	total := m.sums.Slice(0, optim.NormBytes)
+	total := m.zeroNorm()
 	for i := range m.ranges {
 		if r := &m.ranges[i]; !r.frozen {
 			m.kernels.Norm(m.compute, total, m.partials, r.state.Grad, r.state.Type, r.state.N)

@@ -68,10 +68,16 @@ func squareLoss(ctx context.Context, m *Model) error {
 		return err
 	}
 	buckets := m.blocks[0].kind.Buckets
-	copy(Grad[float32](g, 0, 0, 0).Host(), Param[float32](b, 0, 0, 0).Host())
-	copy(Grad[float32](g, 0, 1, buckets[0].Params[1].Start).Host(), Param[float32](b, 0, 1, buckets[0].Params[1].Start).Host())
-	copy(Grad[dtype.BF16](g, 1, 0, 0).Host(), Param[dtype.BF16](b, 1, 0, 0).Host())
-	copy(Grad[float64](g, 2, 0, 0).Host(), Param[float64](b, 2, 0, 0).Host())
+	second := buckets[0].Params[1].Start
+	err = errors.Join(
+		copyOver(ctx, Grad[float32](g, 0, 0, 0), Param[float32](b, 0, 0, 0)),
+		copyOver(ctx, Grad[float32](g, 0, 1, second), Param[float32](b, 0, 1, second)),
+		copyOver(ctx, Grad[dtype.BF16](g, 1, 0, 0), Param[dtype.BF16](b, 1, 0, 0)),
+		copyOver(ctx, Grad[float64](g, 2, 0, 0), Param[float64](b, 2, 0, 0)),
+	)
+	if err != nil {
+		return err
+	}
 	b.Release()
 	g.Reduce()
 	return p.End()
@@ -85,9 +91,12 @@ func dump(ctx context.Context, m *Model) (string, error) {
 		return "", err
 	}
 	second := m.blocks[0].kind.Buckets[0].Params[1].Start
-	text := fmt.Sprint(Param[float32](b, 0, 0, 0).Host(), Param[float32](b, 0, 1, second).Host(), Param[dtype.BF16](b, 1, 0, 0).Host(), Param[float64](b, 2, 0, 0).Host())
+	w, err0 := read(ctx, Param[float32](b, 0, 0, 0))
+	plain, err1 := read(ctx, Param[float32](b, 0, 1, second))
+	low, err2 := read(ctx, Param[dtype.BF16](b, 1, 0, 0))
+	double, err3 := read(ctx, Param[float64](b, 2, 0, 0))
 	b.Release()
-	return text, p.End()
+	return fmt.Sprint(w, plain, low, double), errors.Join(err0, err1, err2, err3, p.End())
 }
 
 func TestANaNOnOneRankSkipsTheStepOnAll(t *testing.T) {
@@ -110,7 +119,7 @@ func TestANaNOnOneRankSkipsTheStepOnAll(t *testing.T) {
 		if !res.Skipped || res.NonFinite != 7 {
 			return fmt.Errorf("step: %+v", res)
 		}
-		return readAll(m, m.Eval(ctx), m.descriptor)
+		return readAll(ctx, m.Eval(ctx), m.descriptor)
 	})
 }
 
@@ -136,7 +145,7 @@ func TestFrozenParametersStayAndThawWithTheirState(t *testing.T) {
 		if res, err := m.StepAdamW(ctx, optim.AdamW{LR: 1}); err != nil || res.GradNorm != 0 {
 			return fmt.Errorf("step over frozen parameters: %+v, %w", res, err)
 		}
-		if err := readAll(m, m.Eval(ctx), m.descriptor); err != nil {
+		if err := readAll(ctx, m.Eval(ctx), m.descriptor); err != nil {
 			return err
 		}
 		if err := m.Unfreeze("w"); err != nil {
@@ -175,12 +184,13 @@ func TestAFailedOrPanickingUpdateLeavesTheModelUsable(t *testing.T) {
 		if err := wantStateError(func() { kept.All()(func(Shard) bool { return true }) }, "returned"); err != nil {
 			return err
 		}
-		return readAll(m, m.Eval(ctx), m.descriptor)
+		return readAll(ctx, m.Eval(ctx), m.descriptor)
 	})
 }
 
-// trainOnce goes forward and backward through four blocks and steps.
-func trainOnce(ctx context.Context, m *Model) error {
+// trainOnce goes forward and backward through four blocks, whose first parameter
+// has as many elements as scratch, and steps.
+func trainOnce(ctx context.Context, m *Model, scratch []float32) error {
 	f := m.Forward(ctx)
 	for i := range 4 {
 		b, err := f.Gather(0, i)
@@ -198,7 +208,11 @@ func trainOnce(ctx context.Context, m *Model) error {
 		if err != nil {
 			return err
 		}
-		Grad[float32](g, 0, 0, 0).Host()[0] += 1
+		clear(scratch)
+		scratch[0] = 1
+		if err := Grad[float32](g, 0, 0, 0).CopyFrom(ctx, scratch); err != nil {
+			return err
+		}
 		b.Release()
 		g.Reduce()
 	}
@@ -346,12 +360,8 @@ func TestAFailedUpdateLeavesMastersAndCopiesAlike(t *testing.T) {
 					defer func() { _ = recover() }()
 					err = m.Update(ctx, func(s *Shards) error {
 						for sh := range s.All() {
-							x, err := Values[float32](sh)
-							if err != nil {
+							if err := WriteValues(ctx, sh, slices.Repeat([]float32{3}, int(sh.Len))); err != nil {
 								return err
-							}
-							for i := range x {
-								x[i] = 3
 							}
 						}
 						return end()
@@ -365,7 +375,11 @@ func TestAFailedUpdateLeavesMastersAndCopiesAlike(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				for i, v := range Param[dtype.BF16](b, 0, 0, 0).Host() {
+				w, err := read(ctx, Param[dtype.BF16](b, 0, 0, 0))
+				if err != nil {
+					return err
+				}
+				for i, v := range w {
 					if v != dtype.BF16FromFloat32(3) {
 						return fmt.Errorf("element %d is %v, its master 3", i, v)
 					}
@@ -392,7 +406,9 @@ func TestInitAgainStartsAfresh(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				copy(Grad[float32](g, 0, 0, 0).Host(), Param[float32](b, 0, 0, 0).Host())
+				if err := copyOver(ctx, Grad[float32](g, 0, 0, 0), Param[float32](b, 0, 0, 0)); err != nil {
+					return err
+				}
 				b.Release()
 				g.Reduce()
 				if err := p.End(); err != nil {
@@ -407,11 +423,12 @@ func TestInitAgainStartsAfresh(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			got := fmt.Sprint(Param[float32](b, 0, 0, 0).Host())
+			w, err := read(ctx, Param[float32](b, 0, 0, 0))
 			b.Release()
-			if err := p.End(); err != nil {
+			if err := errors.Join(err, p.End()); err != nil {
 				return err
 			}
+			got := fmt.Sprint(w)
 			if m.rank.Rank() != 0 {
 				continue
 			}
@@ -470,9 +487,10 @@ func stepped(t *testing.T, steps func(context.Context, *Model) error) []float32 
 		if err != nil {
 			return err
 		}
-		out = append(out, Param[float32](b, 0, 0, 0).Host()...)
+		w, err := read(ctx, Param[float32](b, 0, 0, 0))
+		out = append(out, w...)
 		b.Release()
-		return p.End()
+		return errors.Join(err, p.End())
 	})
 	return out
 }
@@ -543,7 +561,10 @@ func TestUnscaleDividesAndClipsForAnUpdate(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		Grad[float32](g, 0, 0, 0).Host()[2] = 48 // on both ranks: the mean
+		err = edit(ctx, Grad[float32](g, 0, 0, 0), func(i int, _ float32) float32 { return []float32{2: 48, 8: 0}[i] }) // on both ranks: the mean
+		if err != nil {
+			return err
+		}
 		b.Release()
 		g.Reduce()
 		if err := p.End(); err != nil {
@@ -561,7 +582,11 @@ func TestUnscaleDividesAndClipsForAnUpdate(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		got, want := Param[float32](b, 0, 0, 0).Host()[2], value("h.1.w", 2)+float32(48*res.ClipScale/4)/2
+		w, err := read(ctx, Param[float32](b, 0, 0, 0))
+		if err != nil {
+			return err
+		}
+		got, want := w[2], value("h.1.w", 2)+float32(48*res.ClipScale/4)/2
 		if math.Abs(float64(got-want)) > 1e-4 {
 			t.Errorf("updated to %v, want %v", got, want)
 		}
@@ -581,7 +606,10 @@ func TestUnscaleForgetsGradientsThatAreNotFinite(t *testing.T) {
 			return err
 		}
 		if m.rank.Rank() == 1 {
-			Grad[float32](g, 0, 0, 0).Host()[0] = float32(math.NaN())
+			nan := slices.Concat([]float32{float32(math.NaN())}, make([]float32, 8))
+			if err := Grad[float32](g, 0, 0, 0).CopyFrom(ctx, nan); err != nil {
+				return err
+			}
 		}
 		b.Release()
 		g.Reduce()
@@ -593,7 +621,7 @@ func TestUnscaleForgetsGradientsThatAreNotFinite(t *testing.T) {
 		}
 		return m.Inspect(ctx, func(s *Shards) error {
 			for sh := range s.All() {
-				if x, err := Gradient[float32](sh); err != nil || slices.ContainsFunc(x, func(y float32) bool { return y != 0 }) {
+				if x, err := gradientOf(ctx, sh); err != nil || slices.ContainsFunc(x, func(y float32) bool { return y != 0 }) {
 					t.Errorf("gradient of %s: %v, %v", sh.Name, x, err)
 				}
 			}

@@ -84,11 +84,19 @@ func (t Tensor[T]) CopyFrom(ctx context.Context, src []T) error {
 // settle waits for the compute stream: it is behind the gather, and kernels of
 // the trainer's that use the tensor are on it.
 func (t Tensor[T]) settle(ctx context.Context) error {
-	compute := t.lease.model.compute
-	if err := compute.Synchronize(ctx, compute.Record()); err != nil {
+	if err := t.lease.model.awaitCompute(ctx); err != nil {
 		return fmt.Errorf("copy of %s: %w", t.Name(), err)
 	}
 	return nil
+}
+
+// awaitCompute waits for the compute stream on behalf of a caller that does not
+// hold the rank's lock: a stream is used by one goroutine at a time.
+func (m *Model) awaitCompute(ctx context.Context) error {
+	m.rank.mu.Lock()
+	e := m.compute.Record()
+	m.rank.mu.Unlock()
+	return m.compute.Synchronize(ctx, e)
 }
 
 // Planned reports whether the tensor is there at all: a gradient of a parameter

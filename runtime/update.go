@@ -225,6 +225,5 @@ func checkElements[T dtype.Element](ctx context.Context, s Shard, t dtype.DType,
 	case n != s.Len:
 		return fmt.Errorf("shard of %s: it has %d elements, but the slice has %d", s.Name, s.Len, n)
 	}
-	compute := s.model.compute
-	return compute.Synchronize(ctx, compute.Record())
+	return s.model.awaitCompute(ctx)
 }

@@ -1,13 +1,9 @@
-package gpu
+package gpu_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -15,67 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shardgen/shardgen/cudasrc/emu"
-	"github.com/shardgen/shardgen/cudasrc/emu/double"
+	"github.com/shardgen/shardgen/internal/emulated"
 	shard "github.com/shardgen/shardgen/runtime"
+	"github.com/shardgen/shardgen/runtime/gpu"
 )
-
-// A test binary that is started with this variable is a rank of a job: see rank.
-const roleVariable = "SHARDGEN_TEST_ROLE"
-
-func TestMain(m *testing.M) {
-	if role := os.Getenv(roleVariable); role != "" {
-		if err := rank(role); err != nil {
-			fmt.Println("error:", err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
-
-// rank is a rank in a process of its own.
-func rank(role string) error {
-	return shard.Run(context.Background(), Environment(Options{Timeout: 20 * time.Second}), func(ctx context.Context, r *shard.Rank) error {
-		fmt.Printf("rank %d of %d on %s\n", r.Rank(), r.Size(), r.Device().Name())
-		switch role {
-		case "fail":
-			return errors.New("the loss is NaN")
-		case "panic":
-			panic("lost my mind")
-		case "exit":
-			os.Exit(7)
-		}
-		return nil
-	})
-}
-
-var built struct {
-	once      sync.Once
-	libraries *double.Libraries
-	err       error
-}
-
-// libraries makes the driver and NCCL the doubles, as at the beginning.
-func libraries(t *testing.T) *double.Libraries {
-	t.Helper()
-	if err := emu.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	built.once.Do(func() {
-		built.libraries, built.err = double.Build(context.Background(), filepath.Join(os.TempDir(), "shardgen-double"))
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
-	}
-	built.libraries.Reset()
-	t.Setenv("SHARDGEN_LIBCUDA", built.libraries.CUDA)
-	t.Setenv("SHARDGEN_LIBNCCL", built.libraries.NCCL)
-	return built.libraries
-}
 
 func wantWords(t *testing.T, err error, words ...string) {
 	t.Helper()
@@ -87,10 +26,10 @@ func wantWords(t *testing.T, err error, words ...string) {
 }
 
 func TestLocalRunsARankOnEveryGPU(t *testing.T) {
-	l := libraries(t)
+	m := emulated.Require(t)
 	var mu sync.Mutex
 	var ran []string
-	err := shard.Run(t.Context(), Local(3, Options{}), func(_ context.Context, r *shard.Rank) error {
+	err := shard.Run(t.Context(), gpu.Local(3, gpu.Options{}), func(_ context.Context, r *shard.Rank) error {
 		mu.Lock()
 		defer mu.Unlock()
 		name, _, _ := strings.Cut(r.Device().Name(), " ")
@@ -101,9 +40,7 @@ func TestLocalRunsARankOnEveryGPU(t *testing.T) {
 	if want := []string{"rank 0 of 3 on cuda:0", "rank 1 of 3 on cuda:1", "rank 2 of 3 on cuda:2"}; err != nil || !slices.Equal(ran, want) {
 		t.Errorf("%v, %v", ran, err)
 	}
-	for _, finding := range l.Check() {
-		t.Error(finding)
-	}
+	m.Clean(t)
 }
 
 func TestWhateverEndsARankEndsTheOthersWithItsError(t *testing.T) {
@@ -117,12 +54,12 @@ func TestWhateverEndsARankEndsTheOthersWithItsError(t *testing.T) {
 		"goexit": {func() error { runtime.Goexit(); return nil }, "rank 1: its function ended the goroutine"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			libraries(t)
+			emulated.Require(t)
 			start := time.Now()
 			var causes [3]error
 			var started sync.WaitGroup
 			started.Add(3)
-			err := shard.Run(t.Context(), Local(3, Options{}), func(ctx context.Context, r *shard.Rank) error {
+			err := shard.Run(t.Context(), gpu.Local(3, gpu.Options{}), func(ctx context.Context, r *shard.Rank) error {
 				started.Done()
 				started.Wait()
 				if r.Rank() == 1 {
@@ -147,12 +84,9 @@ func TestWhateverEndsARankEndsTheOthersWithItsError(t *testing.T) {
 }
 
 func TestAnErrorOfOpeningEndsAllRanks(t *testing.T) {
-	l := libraries(t)
-	if err := l.Fault("cuStreamCreate:2:after=3"); err != nil {
-		t.Fatal(err)
-	}
+	emulated.Require(t).Fault(t, "cuStreamCreate:2:after=3")
 	start := time.Now()
-	err := shard.Run(t.Context(), Local(2, Options{}), func(ctx context.Context, _ *shard.Rank) error { return nil })
+	err := shard.Run(t.Context(), gpu.Local(2, gpu.Options{}), func(ctx context.Context, _ *shard.Rank) error { return nil })
 	wantWords(t, err, "cuStreamCreate")
 	if took := time.Since(start); took > 8*time.Second {
 		t.Errorf("it took %v", took)
@@ -160,11 +94,11 @@ func TestAnErrorOfOpeningEndsAllRanks(t *testing.T) {
 }
 
 func TestTheContextEndsARun(t *testing.T) {
-	libraries(t)
+	emulated.Require(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
 	time.AfterFunc(100*time.Millisecond, func() { cancel(enough) })
-	err := shard.Run(ctx, Local(2, Options{}), func(ctx context.Context, _ *shard.Rank) error {
+	err := shard.Run(ctx, gpu.Local(2, gpu.Options{}), func(ctx context.Context, _ *shard.Rank) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	})
@@ -177,16 +111,16 @@ func TestWhatIsMissingIsNamedWithTheFix(t *testing.T) {
 	run := func(l shard.Launcher) error {
 		return shard.Run(t.Context(), l, func(context.Context, *shard.Rank) error { return nil })
 	}
-	libraries(t)
-	wantWords(t, run(Local(0, Options{})), "0 ranks")
-	wantWords(t, run(Local(2, Options{Timeout: -1})), "negative")
-	wantWords(t, run(Local(99, Options{})), "99 ranks need as many GPUs", "launch at most")
+	emulated.Require(t)
+	wantWords(t, run(gpu.Local(0, gpu.Options{})), "0 ranks")
+	wantWords(t, run(gpu.Local(2, gpu.Options{Timeout: -1})), "negative")
+	wantWords(t, run(gpu.Local(99, gpu.Options{})), "99 ranks need as many GPUs", "launch at most")
 	t.Setenv("CUDA_VISIBLE_DEVICES", "0")
-	wantWords(t, Require(99), `CUDA_VISIBLE_DEVICES is "0"`)
+	wantWords(t, gpu.Require(99), `CUDA_VISIBLE_DEVICES is "0"`)
 	t.Setenv("SHARDGEN_LIBNCCL", "/nowhere/libnccl.so.2")
-	wantWords(t, run(Local(2, Options{})), "NCCL can't be opened", "libnccl2", "SHARDGEN_LIBNCCL")
+	wantWords(t, run(gpu.Local(2, gpu.Options{})), "NCCL can't be opened", "libnccl2", "SHARDGEN_LIBNCCL")
 	t.Setenv("SHARDGEN_LIBCUDA", "/nowhere/libcuda.so.1")
-	wantWords(t, run(Local(2, Options{})), "the CUDA driver library can't be opened", "SHARDGEN_LIBCUDA", "nvidia-smi")
+	wantWords(t, run(gpu.Local(2, gpu.Options{})), "the CUDA driver library can't be opened", "SHARDGEN_LIBCUDA", "nvidia-smi")
 }
 
 // A launcher that nobody launches opens nothing.
@@ -195,124 +129,10 @@ func TestNothingIsOpenedBeforeItIsNeeded(t *testing.T) {
 	for _, name := range []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID"} {
 		t.Setenv(name, "")
 	}
-	if Local(2, Options{}) == nil || Environment(Options{}) == nil {
+	if gpu.Local(2, gpu.Options{}) == nil || gpu.Environment(gpu.Options{}) == nil {
 		t.Fatal("no launcher")
 	}
 	// The environment comes before the driver.
-	err := shard.Run(t.Context(), Environment(Options{}), func(context.Context, *shard.Rank) error { return nil })
+	err := shard.Run(t.Context(), gpu.Environment(gpu.Options{}), func(context.Context, *shard.Rank) error { return nil })
 	wantWords(t, err, "no launcher", "torchrun")
-}
-
-// job starts ranks as processes with roles and returns what they print.
-func job(t *testing.T, roles []string, change func(rank int, vars map[string]string)) []string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	_ = l.Close()
-	out := make([]string, len(roles))
-	var wait sync.WaitGroup
-	for r, role := range roles {
-		vars := map[string]string{
-			roleVariable: role, "RANK": fmt.Sprint(r), "WORLD_SIZE": fmt.Sprint(len(roles)), "LOCAL_RANK": fmt.Sprint(r),
-			"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": fmt.Sprint(port), "SHARDGEN_TOKEN": t.Name(),
-		}
-		if change != nil {
-			change(r, vars)
-		}
-		wait.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, os.Args[0])
-			cmd.Env = os.Environ()
-			for name, value := range vars {
-				cmd.Env = append(cmd.Env, name+"="+value)
-			}
-			text, err := cmd.CombinedOutput()
-			out[r] = fmt.Sprintf("%s(%v)", text, err)
-		})
-	}
-	wait.Wait()
-	return out
-}
-
-func TestEnvironmentRunsOneRank(t *testing.T) {
-	libraries(t)
-	for _, out := range job(t, []string{"work"}, nil) {
-		if !strings.HasPrefix(out, "rank 0 of 1 on cuda:0") || !strings.HasSuffix(out, "(<nil>)") {
-			t.Error(out)
-		}
-	}
-	// One GPU is visible, bound to this process by its launcher.
-	bound := func(_ int, vars map[string]string) {
-		vars["LOCAL_RANK"], vars["RANK"], vars["WORLD_SIZE"] = "0", "0", "1"
-		vars["EMU_DEVICES"], vars["CUDA_VISIBLE_DEVICES"] = "1", "3"
-	}
-	if out := job(t, []string{"work"}, bound)[0]; !strings.Contains(out, "on cuda:0") {
-		t.Error(out)
-	}
-}
-
-// The double connects ranks of one process only: these processes fail before
-// NCCL has connected them, or while it waits.
-func TestAProcessThatFailsEndsTheOthersWithItsReason(t *testing.T) {
-	libraries(t)
-	start := time.Now()
-	for r, out := range job(t, []string{"work", "work", "work"}, func(r int, vars map[string]string) {
-		if r == 1 {
-			vars["EMU_DEVICES"] = "1"
-		}
-	}) {
-		want := "rank 1: gpu: the local rank is 1 (LOCAL_RANK or SLURM_LOCALID), but this process sees 1 GPUs"
-		if !strings.Contains(out, "error: "+want) || !strings.Contains(out, "exit status 1") {
-			t.Errorf("rank %d: %s", r, out)
-		}
-	}
-	if took := time.Since(start); took > 15*time.Second {
-		t.Errorf("it took %v", took)
-	}
-}
-
-func TestContradictingWorldSizesAreRefusedOnAllRanks(t *testing.T) {
-	libraries(t)
-	for r, out := range job(t, []string{"work", "work"}, func(r int, vars map[string]string) {
-		if r == 1 {
-			vars["WORLD_SIZE"] = "3"
-		}
-	}) {
-		if !strings.Contains(out, "WORLD_SIZE 3, rank 0") || !strings.Contains(out, "exit status 1") {
-			t.Errorf("rank %d: %s", r, out)
-		}
-	}
-}
-
-func TestOneRanksErrorIsItsProcesssError(t *testing.T) {
-	libraries(t)
-	for role, want := range map[string]string{
-		"fail":  "error: rank 0: the loss is NaN",
-		"panic": "error: rank 0: panic: lost my mind",
-		"exit":  "exit status 7",
-	} {
-		if out := job(t, []string{role}, nil)[0]; !strings.Contains(out, want) {
-			t.Errorf("%s: %s", role, out)
-		}
-	}
-}
-
-func TestASingleBoundGPUIsUsedWhateverTheLocalRank(t *testing.T) {
-	libraries(t)
-	out := job(t, []string{"work", "work"}, func(r int, vars map[string]string) {
-		vars["CUDA_VISIBLE_DEVICES"], vars["EMU_DEVICES"] = fmt.Sprint(r), "1"
-		vars[roleVariable] = "work"
-		if r == 1 { // it ends the wait: the ranks never meet in the double
-			vars["SHARDGEN_LIBNCCL"] = "/nowhere/libnccl.so.2"
-		}
-	})
-	for r, text := range out {
-		if strings.Contains(text, "the local rank is") || !strings.Contains(text, "rank 1: gpu: NCCL can't be opened") {
-			t.Errorf("rank %d: %s", r, text)
-		}
-	}
 }
