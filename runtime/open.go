@@ -142,9 +142,9 @@ func (m *Model) introduceAll(ctx context.Context, failed error) error {
 		other := all[r*introductionBytes : (r+1)*introductionBytes]
 		switch {
 		case failed != nil && r == m.rank.Rank():
-			return fmt.Errorf("rank %d could not open it: %w", r, failed)
+			return &RankError{Rank: r, Err: fmt.Errorf("could not open it: %w", failed)}
 		case other[0] != 0:
-			return fmt.Errorf("rank %d could not open it: %s", r, introduced(other))
+			return &RankError{Rank: r, Err: fmt.Errorf("could not open it: %s", introduced(other))}
 		case string(other) != string(first):
 			return fmt.Errorf("ranks run different plans: rank 0 has %s, rank %d has %s; build all ranks from one generated package",
 				introduced(first), r, introduced(other))

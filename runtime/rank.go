@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/device/cpu"
 	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/internal/launch"
 )
 
 // Rank is one member of a process group with the device that it computes on.
@@ -144,96 +144,39 @@ func (l LocalRanks) Launch(ctx context.Context, run func(context.Context, *Rank)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := context.AfterFunc(ctx, func() { group.Abort(context.Cause(ctx)) })
-	defer stop()
-
-	var first firstError
-	returned := make(chan int, l.Ranks)
-	for r := range l.Ranks {
-		go func() {
-			err := errGone // stands where runRank does not return
-			defer func() {
-				if err != nil {
-					err = &RankError{Rank: r, Err: err}
-					first.set(err) // before the others hear of it and fail in turn
-					cancel(err)
-				}
-				group.Leave(r, err)
-				returned <- r
-			}()
-			err = l.runRank(ctx, group.Communicator(r), run)
-		}()
+	ranks := make([]int, l.Ranks)
+	for r := range ranks {
+		ranks[r] = r
 	}
-	if missing := awaitRanks(ctx, l.Ranks, returned); len(missing) > 0 {
-		return fmt.Errorf("%w; ranks %v have not returned within %v after it and are left behind", cmp.Or(first.get(), context.Cause(ctx)), missing, grace)
+	launched := launch.Launch{Ranks: ranks, Group: group, Grace: grace, Failed: Blame, Panicked: Panicked}
+	return launched.Run(ctx, func(ctx context.Context, r int) error { return l.runRank(ctx, group.Communicator(r), run) })
+}
+
+// grace is how long peers have to come to what they have begun once something
+// went wrong: their collectives have ended by then. Tests shorten it.
+var grace = launch.Grace
+
+// Blame returns the error of a rank's function as a *RankError of the rank where
+// it began: another one, where that aborted the group or failed to open a model.
+// Launchers call it.
+func Blame(rank int, err error) error {
+	var known *RankError
+	var abort *comm.AbortError
+	switch {
+	case errors.As(err, &known):
+		rank = known.Rank
+	case errors.As(err, &abort):
+		rank = abort.Rank
 	}
-	stop()
-	err = group.Close()
-	return cmp.Or(first.get(), err)
+	return &RankError{Rank: rank, Err: err}
 }
 
-// grace is how long the others have to return once a rank failed or the context
-// was cancelled: their collectives have ended by then. Tests shorten it.
-var grace = 5 * time.Second
+// Panicked returns a panic of a rank's function as a *PanicError. Launchers call
+// it.
+func Panicked(value any, stack []byte) error { return &PanicError{Value: value, Stack: stack} }
 
-// awaitRanks returns when all ranks have returned, or names those that have not
-// in time.
-func awaitRanks(ctx context.Context, n int, returned <-chan int) (missing []int) {
-	ended := ctx.Done()
-	var late <-chan time.Time
-	out := make([]bool, n)
-	for count := 0; count < n; {
-		select {
-		case r := <-returned:
-			out[r] = true
-			count++
-		case <-ended:
-			ended = nil
-			timer := time.NewTimer(grace)
-			defer timer.Stop()
-			late = timer.C
-		case <-late:
-			for r, ok := range out {
-				if !ok {
-					missing = append(missing, r)
-				}
-			}
-			return missing
-		}
-	}
-	return nil
-}
-
-// firstError keeps the first of several errors.
-type firstError struct {
-	mu  sync.Mutex
-	err error
-}
-
-func (f *firstError) set(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.err = cmp.Or(f.err, err)
-}
-
-func (f *firstError) get() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.err
-}
-
-// errGone is what happens to a rank when its function calls a test's FailNow.
-var errGone = errors.New("its function ended the goroutine (runtime.Goexit) instead of returning")
-
-// runRank calls run on a rank and turns a panic into an error.
+// runRank calls run on a rank with a device of its own.
 func (l LocalRanks) runRank(ctx context.Context, c comm.Communicator, run func(context.Context, *Rank) error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{Value: v, Stack: debug.Stack()}
-		}
-	}()
 	d, err := l.device(c.Rank())
 	if err != nil {
 		return err

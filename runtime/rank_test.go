@@ -270,3 +270,24 @@ func shortenGrace(t *testing.T) {
 	grace = 200 * time.Millisecond
 	t.Cleanup(func() { grace = before })
 }
+
+// The rank where it began is named, even where another returns first.
+func TestRunNamesTheRankWhereItBegan(t *testing.T) {
+	ran := make(chan struct{})
+	err := Run(t.Context(), LocalRanks{Ranks: 3, Timeout: time.Second}, func(ctx context.Context, rank *Rank) error {
+		if rank.Rank() == 1 {
+			rank.comm.Abort(errors.New("the disk is full"))
+			<-ran // rank 0 has returned
+			return errors.New("late")
+		}
+		err := rank.Sum(ctx, "losses", []float64{1})
+		if rank.Rank() == 0 {
+			defer close(ran)
+		}
+		return err
+	})
+	var failed *RankError
+	if !errors.As(err, &failed) || failed.Rank != 1 || !strings.Contains(err.Error(), "the disk is full") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -41,6 +41,7 @@ type Launch struct {
 	Group    Group
 	Failed   func(rank int, err error) error     // the error of a rank that failed with err
 	Panicked func(value any, stack []byte) error // the error of a panic
+	Grace    time.Duration                       // 0 means the constant
 }
 
 // Run calls run for every rank and returns when all have returned: nil, or the
@@ -72,12 +73,14 @@ func (l Launch) Run(ctx context.Context, run func(ctx context.Context, rank int)
 		}()
 	}
 	if missing := l.await(ctx, returned); len(missing) > 0 {
-		return fmt.Errorf("%w; ranks %v have not returned within %v after it and are left behind", cmp.Or(first.get(), context.Cause(ctx)), missing, Grace)
+		return fmt.Errorf("%w; ranks %v have not returned within %v after it and are left behind", cmp.Or(first.get(), context.Cause(ctx)), missing, l.grace())
 	}
 	stop()
 	err := l.Group.Close()
 	return cmp.Or(first.get(), err)
 }
+
+func (l Launch) grace() time.Duration { return cmp.Or(l.Grace, Grace) }
 
 // Protect calls f and turns a panic into an error.
 func (l Launch) Protect(f func() error) (err error) {
@@ -101,7 +104,7 @@ func (l Launch) await(ctx context.Context, returned <-chan int) (missing []int) 
 			out[r] = true
 		case <-ended:
 			ended = nil
-			timer := time.NewTimer(Grace)
+			timer := time.NewTimer(l.grace())
 			defer timer.Stop()
 			late = timer.C
 		case <-late:
