@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shardgen/shardgen/internal/emulated"
 	shard "github.com/shardgen/shardgen/runtime"
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/device/cpu"
@@ -20,9 +21,11 @@ import (
 
 // Package is a generated package and the spec that it comes from.
 type Package struct {
-	Spec   string // path
-	Shrunk bool   // generated after [Shrink]
-	Open   func(context.Context, *shard.Rank) (any, error)
+	Spec       string // path
+	Shrunk     bool   // generated after [Shrink]
+	Open       func(context.Context, *shard.Rank) (any, error)
+	Descriptor func() *shard.Descriptor
+	CUDA       string // folder with its CUDA source; empty where it runs on the CPU only
 }
 
 // Load reads a spec, as a package with these settings is generated from it.
@@ -42,43 +45,67 @@ func Load(path string, shrunk bool) (*spec.Model, error) {
 }
 
 // CheckAll runs every package at each world size of its spec that fits one
-// process, and returns all that differs from the spec.
-func CheckAll(ctx context.Context, packages []Package) error {
-	var all []error
-	for _, p := range packages {
-		m, err := Load(p.Spec, p.Shrunk)
-		if err != nil {
-			return err
-		}
-		o, err := NewOracle(m)
-		if err != nil {
-			return err
-		}
-		for _, world := range o.worlds() {
-			if err := o.Check(ctx, p, world); err != nil {
-				all = append(all, fmt.Errorf("%s at %d ranks: %w", m.Name.V, world, err))
+// process, and returns all that differs from the spec. With a machine, packages
+// with CUDA source run on that too, and must leave the same bits there.
+func CheckAll(ctx context.Context, packages []Package, m *emulated.Machine) error {
+	if err := compile(ctx, packages, m); err != nil {
+		return err
+	}
+	errs := make([]error, len(packages))
+	var wait sync.WaitGroup
+	for _, onMachine := range []bool{false, true} { // one machine, and a processor beside it
+		wait.Go(func() {
+			for i, p := range packages {
+				if (p.CUDA != "") == onMachine {
+					errs[i] = p.check(ctx, m)
+				}
 			}
+		})
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// check runs a package at every world size.
+func (p Package) check(ctx context.Context, m *emulated.Machine) error {
+	s, err := Load(p.Spec, p.Shrunk)
+	if err != nil {
+		return err
+	}
+	o, err := NewOracle(s)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.Spec, err)
+	}
+	var all []error
+	for _, world := range o.worlds() {
+		want, err := o.Check(ctx, p, world, CPU(world))
+		if err == nil && m != nil && p.CUDA != "" && world <= largestEmulated {
+			err = o.emulate(ctx, p, world, m, want)
+		}
+		if err != nil {
+			all = append(all, fmt.Errorf("%s at %d ranks: %w", p.Spec, world, err))
 		}
 	}
 	return errors.Join(all...)
 }
 
-// Run starts ranks in this process whose fresh memory is garbage.
-func Run(ctx context.Context, world int, rank func(context.Context, *shard.Rank) error) error {
-	return shard.Run(ctx, shard.LocalRanks{
+// CPU launches ranks in this process whose fresh memory is garbage.
+func CPU(world int) shard.Launcher {
+	return shard.LocalRanks{
 		Ranks: world, Timeout: 20 * time.Second,
 		Device: func(int) (device.Device, error) { return cpu.Poisoned(), nil },
-	}, rank)
+	}
 }
 
-// Check runs a package at one world size.
-func (o *Oracle) Check(ctx context.Context, p Package, world int) error {
+// Check runs a package at one world size, and returns what each rank had.
+func (o *Oracle) Check(ctx context.Context, p Package, world int, l shard.Launcher) ([]*Record, error) {
 	want, err := o.expect(world)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	owned := &ownership{ranges: map[string][]span{}}
-	err = Run(ctx, world, func(ctx context.Context, rank *shard.Rank) error {
+	records := make([]*Record, world)
+	err = shard.Run(ctx, l, func(ctx context.Context, rank *shard.Rank) error {
 		opened, err := p.Open(ctx, rank)
 		if err != nil {
 			return err
@@ -87,13 +114,14 @@ func (o *Oracle) Check(ctx context.Context, p Package, world int) error {
 		if !ok {
 			return fmt.Errorf("%T lacks a method that every model has", opened)
 		}
-		c := &checker{oracle: o, want: want, model: m, rank: rank.Rank(), owned: owned}
-		return errors.Join(c.run(ctx), m.Close())
+		c := &checker{oracle: o, want: want, model: m, rank: rank.Rank(), owned: owned, record: newRecord()}
+		records[c.rank] = c.record
+		return errors.Join(c.on(ctx, rank), m.Close())
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return owned.tile(o)
+	return records, owned.tile(o)
 }
 
 // checker follows one rank through the run that an expectation describes.
@@ -102,7 +130,22 @@ type checker struct {
 	want   *expectation
 	model  model
 	rank   int
+	reach  reach
+	late   late
 	owned  *ownership
+	record *Record
+}
+
+// on goes through the run on a rank.
+func (c *checker) on(ctx context.Context, rank *shard.Rank) error {
+	var err error
+	if c.reach, err = reachOf(rank.Device()); err != nil {
+		return err
+	}
+	if c.late, err = c.oracle.newLate(rank.Device(), rank.Stream()); err != nil {
+		return err
+	}
+	return errors.Join(c.run(ctx), c.late.close())
 }
 
 func (c *checker) run(ctx context.Context) error {
@@ -117,24 +160,30 @@ func (c *checker) run(ctx context.Context) error {
 		{"init", c.init},
 	}
 	for _, s := range stages {
-		if err := s.run(ctx); err != nil {
+		if err := errors.Join(s.run(ctx), c.note(ctx, s.name)); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
 	return nil
 }
 
-// fill writes wild values and records who owns what.
+// fill writes wild values and records who owns what. The values come by the
+// compute stream, and reading must wait for them.
 func (c *checker) fill(ctx context.Context) error {
-	return c.eachShard(ctx, func(w *Owner, s shard.Shard) error {
+	err := c.eachShard(ctx, func(w *Owner, s shard.Shard) error {
 		c.owned.add(s)
 		value, t := c.want.wild[w], c.oracle.valueType(w)
 		if t != w.Type {
 			value = convert(value, w.Type, t)
 		}
-		copy(s.Value.Host(), part(value, s, t.Bytes()))
-		return nil
+		mine := part(value, s, t.Bytes())
+		if err := c.late.write(ctx, s.Value, mine); err != nil {
+			return err
+		}
+		got, err := values(ctx, s)
+		return errors.Join(err, difference("shard of "+w.Name, got, mine, t))
 	})
+	return errors.Join(err, c.late.end(ctx, c.record))
 }
 
 // eachShard visits this rank's shards in an Update.
@@ -186,21 +235,27 @@ func (c *checker) read(ctx context.Context) error {
 	for _, p := range []struct {
 		method string
 		order  []int
+		check  blockCheck
 	}{
-		{"Forward", inOrder}, {"Eval", all}, {"Forward", c.oracle.visits(secondRound)}, {"Eval", inOrder}, {"Forward", nil},
+		{"Forward", inOrder, c.checkBlock}, {"Forward", inOrder, c.checkLate}, {"Eval", all, c.checkBlock},
+		{"Forward", c.oracle.visits(secondRound), c.checkLate}, {"Eval", inOrder, c.checkLate}, {"Forward", nil, c.checkBlock},
 	} {
-		if err := c.forward(ctx, p.method, p.order, c.want.wild); err != nil {
+		if err := c.forward(ctx, p.method, p.order, c.want.wild, p.check); err != nil {
 			return fmt.Errorf("%s in order %v: %w", p.method, brief(p.order), err)
 		}
 	}
 	return nil
 }
 
+// blockCheck compares a block's tensors with a snapshot: at once, or when the
+// pass has ended.
+type blockCheck func(context.Context, *Block, view, snapshot) error
+
 // brief keeps an order of many blocks out of messages.
 func brief(order []int) []int { return order[:min(len(order), 6)] }
 
 // forward compares all that the blocks show with a snapshot.
-func (c *checker) forward(ctx context.Context, method string, order []int, want snapshot) error {
+func (c *checker) forward(ctx context.Context, method string, order []int, want snapshot, check blockCheck) error {
 	p := openPass(ctx, c.model, method)
 	for _, position := range order {
 		b := &c.oracle.Blocks[position]
@@ -211,48 +266,62 @@ func (c *checker) forward(ctx context.Context, method string, order []int, want 
 		if len(views) != 1 {
 			return fmt.Errorf("block %s: %d results", b.Name, len(views))
 		}
-		if err := checkBlock(b, views[0], want); err != nil {
+		if err := check(ctx, b, views[0], want); err != nil {
 			return fmt.Errorf("block %s: %w", b.Name, err)
 		}
 		views[0].call("Release")
 	}
-	return p.end()
+	return errors.Join(p.end(), c.late.end(ctx, c.record))
 }
 
 // all compares everything in a forward pass.
 func (c *checker) all(ctx context.Context, want snapshot) error {
 	order := c.oracle.visits(firstRound)
 	slices.Reverse(order)
-	return c.forward(ctx, "Forward", order, want)
+	return c.forward(ctx, "Forward", order, want, c.checkBlock)
 }
 
-func checkBlock(b *Block, v view, want snapshot) error {
+func (c *checker) checkBlock(ctx context.Context, b *Block, v view, want snapshot) error {
 	list, err := v.tensors(b, b.Fields)
 	if err != nil {
 		return err
 	}
 	for i, x := range list {
-		if err := checkTensor(x, b.Fields[i].Owner, want[b.Fields[i].Owner]); err != nil {
+		if err := c.checkTensor(ctx, x, b.Fields[i].Owner, want[b.Fields[i].Owner]); err != nil {
 			return err
 		}
 	}
-	return checkPadding(b, list)
+	return c.checkPadding(ctx, b, list)
 }
 
-func checkTensor(x tensor, w *Owner, want []byte) error {
+// checkLate is checkBlock by the compute stream.
+func (c *checker) checkLate(_ context.Context, b *Block, v view, want snapshot) error {
+	list, err := v.tensors(b, b.Fields)
+	for i, x := range list {
+		w := b.Fields[i].Owner
+		c.late.read(w.Name, c.reach.memory(x, 0), want[w], w.Type)
+	}
+	return err
+}
+
+func (c *checker) checkTensor(ctx context.Context, x tensor, w *Owner, want []byte) error {
 	if x.Name() != w.Name || !slices.Equal(x.Shape(), w.Shape) || x.Numel() != w.Numel || !x.Planned() {
 		return fmt.Errorf("tensor %s %v of %d elements, planned %t, want %s %v of %d", x.Name(), x.Shape(), x.Numel(), x.Planned(), w.Name, w.Shape, w.Numel)
 	}
-	got, t := elements(x)
+	got, t, err := elements(ctx, x)
+	if err != nil {
+		return err
+	}
 	if t != w.Type {
 		return fmt.Errorf("%s holds %s, want %s", w.Name, t, w.Type)
 	}
+	c.record.add(w.Name, got)
 	return difference(w.Name, got, want, t)
 }
 
 // checkPadding wants zeros between the parameters of a bucket: those of one
 // block, of one type, that no other block shares.
-func checkPadding(b *Block, list []tensor) error {
+func (c *checker) checkPadding(ctx context.Context, b *Block, list []tensor) error {
 	last := map[string]int{}
 	for i, f := range b.Fields {
 		if !f.Own || f.Owner.Blocks > 1 {
@@ -260,10 +329,12 @@ func checkPadding(b *Block, list []tensor) error {
 		}
 		bucket := fmt.Sprint(f.Owner.Type, f.Owner.Trainable)
 		if before, found := last[bucket]; found && b.Fields[before].Owner.Numel > 0 {
-			for _, x := range behind(list[before], list[i]) {
-				if x != 0 {
-					return fmt.Errorf("padding between %s and %s is not zero", list[before].Name(), f.Owner.Name)
-				}
+			padding, err := c.reach.behind(ctx, list[before], list[i])
+			if err != nil {
+				return err
+			}
+			if slices.ContainsFunc(padding, func(x byte) bool { return x != 0 }) {
+				return fmt.Errorf("padding between %s and %s is not zero", list[before].Name(), f.Owner.Name)
 			}
 		}
 		last[bucket] = i
@@ -272,8 +343,12 @@ func checkPadding(b *Block, list []tensor) error {
 }
 
 // backward contributes a round's gradients and compares the parameters on the
-// way.
+// way; in odd rounds by the compute stream.
 func (c *checker) backward(ctx context.Context, round int, want snapshot) error {
+	check, contribute := c.checkBlock, c.contribute
+	if round%2 == 1 {
+		check, contribute = c.checkLate, c.contributeLate
+	}
 	p := openPass(ctx, c.model, "Backward")
 	for _, position := range c.oracle.visits(round) {
 		b := &c.oracle.Blocks[position]
@@ -284,19 +359,19 @@ func (c *checker) backward(ctx context.Context, round int, want snapshot) error 
 		if len(views) != 2 {
 			return fmt.Errorf("block %s: %d results", b.Name, len(views))
 		}
-		err = errors.Join(checkBlock(b, views[0], want), c.contribute(b, views[1], round, position))
+		err = errors.Join(check(ctx, b, views[0], want), contribute(ctx, b, views[1], round, position))
 		if err != nil {
 			return fmt.Errorf("block %s: %w", b.Name, err)
 		}
 		views[0].call("Release")
 		views[1].call("Reduce")
 	}
-	return p.end()
+	return errors.Join(p.end(), c.late.end(ctx, c.record))
 }
 
 // contribute finds a block's gradients zeroed and writes this rank's. Names of
 // one storage in one block are one gradient, which is written once.
-func (c *checker) contribute(b *Block, grads view, round, position int) error {
+func (c *checker) contribute(ctx context.Context, b *Block, grads view, round, position int) error {
 	fields := b.trainable()
 	list, err := grads.tensors(b, fields)
 	if err != nil {
@@ -304,31 +379,47 @@ func (c *checker) contribute(b *Block, grads view, round, position int) error {
 	}
 	for i, x := range list {
 		w := fields[i].Owner
-		if err := checkTensor(x, w, make([]byte, w.Numel*w.Type.Bytes())); err != nil {
+		if err := c.checkTensor(ctx, x, w, make([]byte, w.Numel*w.Type.Bytes())); err != nil {
 			return fmt.Errorf("fresh gradient of %w", err)
 		}
 	}
 	for i, x := range list {
-		b, _ := elements(x)
-		copy(b, contribution(fields[i].Owner, round, position, c.rank))
+		if err := setElements(ctx, x, contribution(fields[i].Owner, round, position, c.rank)); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// contributeLate is contribute by the compute stream.
+func (c *checker) contributeLate(ctx context.Context, b *Block, grads view, round, position int) error {
+	fields := b.trainable()
+	list, err := grads.tensors(b, fields)
+	for i, x := range list {
+		w := fields[i].Owner
+		c.late.read("fresh gradient of "+w.Name, c.reach.memory(x, 0), make([]byte, w.Numel*w.Type.Bytes()), w.Type)
+	}
+	for i, x := range list {
+		err = errors.Join(err, c.late.write(ctx, c.reach.memory(x, 0), contribution(fields[i].Owner, round, position, c.rank)))
+	}
+	return err
 }
 
 // accumulateTwice runs two rounds, compares the reduced gradients and writes
 // values that steps can work on.
 func (c *checker) accumulateTwice(ctx context.Context) error {
 	for _, round := range []int{firstRound, secondRound} {
-		if err := c.backward(ctx, round, c.want.wild); err != nil {
+		if err := errors.Join(c.backward(ctx, round, c.want.wild), c.note(ctx, "a backward pass")); err != nil {
 			return err
 		}
 	}
 	err := c.eachShard(ctx, func(w *Owner, s shard.Shard) error {
-		copy(s.Value.Host(), part(c.want.tame[w], s, s.Type.Bytes()))
-		if !w.Trainable {
-			return nil
+		err := setValues(ctx, s, part(c.want.tame[w], s, s.Type.Bytes()))
+		if err != nil || !w.Trainable {
+			return err
 		}
-		return difference("gradient of "+w.Name, s.Grad.Host(), part(c.want.gradients[w], s, s.GradType.Bytes()), s.GradType)
+		got, err := gradient(ctx, s)
+		return errors.Join(err, difference("gradient of "+w.Name, got, part(c.want.gradients[w], s, s.GradType.Bytes()), s.GradType))
 	})
 	return errors.Join(err, c.all(ctx, c.want.gathered))
 }
@@ -347,7 +438,8 @@ func (c *checker) steps(ctx context.Context) error {
 		if math.Abs(result.GradNorm-want.norm) > 1e-9*want.norm || result.Skipped || result.ClipScale != 1 {
 			return fmt.Errorf("step %d: result %+v, want the norm %v", n+1, result, want.norm)
 		}
-		if err := c.all(ctx, want.gathered); err != nil {
+		c.record.add("result", fmt.Append(nil, result))
+		if err := errors.Join(c.all(ctx, want.gathered), c.note(ctx, "a step")); err != nil {
 			return fmt.Errorf("after step %d: %w", n+1, err)
 		}
 		if err := c.values(ctx, want.values); err != nil {
@@ -382,7 +474,8 @@ func (c *checker) withoutStep() error {
 // values compares the shards, masters where there are any, with a snapshot.
 func (c *checker) values(ctx context.Context, want snapshot) error {
 	return c.eachShard(ctx, func(w *Owner, s shard.Shard) error {
-		return difference("shard of "+w.Name, s.Value.Host(), part(want[w], s, s.Type.Bytes()), s.Type)
+		got, err := values(ctx, s)
+		return errors.Join(err, difference("shard of "+w.Name, got, part(want[w], s, s.Type.Bytes()), s.Type))
 	})
 }
 

@@ -17,6 +17,7 @@ type model interface {
 	Close() error
 	Init(ctx context.Context, seed uint64) error
 	Update(ctx context.Context, update func(*shard.Shards) error) error
+	Inspect(ctx context.Context, inspect func(*shard.Shards) error) error
 }
 
 // Opener makes a generated package's Open fit a [Package].
@@ -102,8 +103,21 @@ func (v view) tensors(b *Block, fields []Field) ([]tensor, error) {
 	return list, nil
 }
 
-// elementTypes maps the Go types of elements to those of the language.
-var elementTypes = map[reflect.Type]dtype.DType{}
+// access copies elements of one type between a device and bytes of the host.
+type access struct {
+	dtype            dtype.DType
+	read             func(context.Context, tensor) ([]byte, error)
+	write            func(context.Context, tensor, []byte) error
+	host             func(tensor) []byte // the tensor's memory, where that is the host's
+	values, gradient func(context.Context, shard.Shard) ([]byte, error)
+	setValues        func(context.Context, shard.Shard, []byte) error
+}
+
+// byTensor and byType hold an access for each element type.
+var (
+	byTensor = map[reflect.Type]*access{}
+	byType   = map[dtype.DType]*access{}
+)
 
 func init() {
 	element[float64]()
@@ -123,21 +137,100 @@ func init() {
 	element[bool]()
 }
 
-func element[T dtype.Element]() { elementTypes[reflect.TypeFor[T]()] = dtype.Of[T]() }
-
-// elements returns a tensor's memory and its element type.
-func elements(x tensor) ([]byte, dtype.DType) {
-	host := reflect.ValueOf(x).MethodByName("Host").Call(nil)[0]
-	t := elementTypes[host.Type().Elem()]
-	return unsafe.Slice((*byte)(host.UnsafePointer()), int64(host.Len())*t.Bytes()), t
+func element[T dtype.Element]() {
+	a := &access{
+		dtype: dtype.Of[T](),
+		read: func(ctx context.Context, x tensor) ([]byte, error) {
+			list := make([]T, x.Numel())
+			err := x.(shard.Tensor[T]).CopyTo(ctx, list)
+			return dtype.Bytes(list), err
+		},
+		write: func(ctx context.Context, x tensor, b []byte) error {
+			return x.(shard.Tensor[T]).CopyFrom(ctx, elementsOf[T](b))
+		},
+		host: func(x tensor) []byte { return dtype.Bytes(x.(shard.Tensor[T]).Host()) },
+		values: func(ctx context.Context, s shard.Shard) ([]byte, error) {
+			list := make([]T, s.Len)
+			err := shard.ReadValues(ctx, s, list)
+			return dtype.Bytes(list), err
+		},
+		gradient: func(ctx context.Context, s shard.Shard) ([]byte, error) {
+			list := make([]T, s.Len)
+			err := shard.ReadGradient(ctx, s, list)
+			return dtype.Bytes(list), err
+		},
+		setValues: func(ctx context.Context, s shard.Shard, b []byte) error {
+			return shard.WriteValues(ctx, s, elementsOf[T](b))
+		},
+	}
+	byTensor[reflect.TypeFor[shard.Tensor[T]]()], byType[a.dtype] = a, a
 }
 
-// behind returns the memory between a tensor that is not empty and the next one
+// elementsOf copies bytes that may not be aligned to elements.
+func elementsOf[T dtype.Element](b []byte) []T {
+	list := make([]T, int64(len(b))/dtype.Of[T]().Bytes())
+	copy(dtype.Bytes(list), b)
+	return list
+}
+
+// elements copies a tensor's elements from its device.
+func elements(ctx context.Context, x tensor) ([]byte, dtype.DType, error) {
+	a := byTensor[reflect.TypeOf(x)]
+	if a == nil {
+		return nil, dtype.Invalid, fmt.Errorf("%s is a %T, of no known element type", x.Name(), x)
+	}
+	b, err := a.read(ctx, x)
+	return b, a.dtype, err
+}
+
+func setElements(ctx context.Context, x tensor, b []byte) error {
+	return byTensor[reflect.TypeOf(x)].write(ctx, x, b)
+}
+
+func values(ctx context.Context, s shard.Shard) ([]byte, error) { return byType[s.Type].values(ctx, s) }
+
+func setValues(ctx context.Context, s shard.Shard, b []byte) error {
+	return byType[s.Type].setValues(ctx, s, b)
+}
+
+func gradient(ctx context.Context, s shard.Shard) ([]byte, error) {
+	return byType[s.GradType].gradient(ctx, s)
+}
+
+// reach is how a device's memory is got at.
+type reach struct {
+	device device.Device
+	host   bool // the host addresses it
+}
+
+func reachOf(d device.Device) (reach, error) {
+	m, err := d.Alloc(1)
+	if err != nil {
+		return reach{}, err
+	}
+	return reach{d, m.Host() != nil}, d.Free(m)
+}
+
+// memory is a tensor's elements on its device, with more bytes behind them.
+func (r reach) memory(x tensor, more int64) device.Memory {
+	a := byTensor[reflect.TypeOf(x)]
+	bytes := x.Numel()*a.dtype.Bytes() + more
+	if !r.host || bytes == 0 {
+		return device.DeviceMemory(x.DevicePtr(), bytes)
+	}
+	return device.HostMemory(unsafe.Slice(unsafe.SliceData(a.host(x)), bytes))
+}
+
+// behind copies the memory between a tensor that is not empty and the next one
 // of its bucket.
-func behind(x, next tensor) []byte {
-	b, _ := elements(x)
-	gap := int64(next.DevicePtr()) - int64(x.DevicePtr()) - int64(len(b))
-	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), len(b))), gap)
+func (r reach) behind(ctx context.Context, x, next tensor) ([]byte, error) {
+	own := x.Numel() * byTensor[reflect.TypeOf(x)].dtype.Bytes()
+	gap := int64(next.DevicePtr()-x.DevicePtr()) - own
+	if gap < 0 {
+		return nil, fmt.Errorf("%s begins %d bytes before the end of %s", next.Name(), -gap, x.Name())
+	}
+	b := make([]byte, gap)
+	return b, r.device.Read(ctx, b, r.memory(x, gap).Slice(own, gap))
 }
 
 func hasMethod(m model, name string) bool { return reflect.ValueOf(m).MethodByName(name).IsValid() }

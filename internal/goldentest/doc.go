@@ -1,3 +1,4 @@
 // Package goldentest has tests only: it trains generated packages on ranks in one
-// process and compares every figure with what DeepSpeed and torch measured.
+// process, on the CPU and on emulated GPUs, and compares every figure with what
+// DeepSpeed and torch measured.
 package goldentest

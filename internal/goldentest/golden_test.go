@@ -2,13 +2,17 @@ package goldentest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
 	"github.com/shardgen/shardgen/generated/goldenmlp"
 	"github.com/shardgen/shardgen/generated/goldenodd"
+	"github.com/shardgen/shardgen/internal/emulated"
 	"github.com/shardgen/shardgen/internal/goldenmodel"
 	shard "github.com/shardgen/shardgen/runtime"
 	"github.com/shardgen/shardgen/runtime/device"
@@ -17,20 +21,57 @@ import (
 )
 
 // ranks launches ranks whose memory is full of garbage.
-func ranks(n int) shard.LocalRanks {
+func ranks(n int) shard.Launcher {
 	return shard.LocalRanks{Ranks: n, Timeout: 10 * time.Second, Device: func(int) (device.Device, error) { return cpu.Poisoned(), nil }}
 }
 
+// schedules are the orders of work of the emulated GPUs.
+var schedules = []string{"random:7", "starve:0", "starve:1", "starve:2"}
+
+// onEveryDevice runs f with ranks on the CPU, then on emulated GPUs with the
+// kernels of the generated packages, under each schedule. f returns bits that must
+// be the same on all.
+func onEveryDevice[T any](t *testing.T, f func(t *testing.T, launcher func(n int) shard.Launcher) T, descriptors ...*shard.Descriptor) {
+	t.Helper()
+	var want T
+	t.Run("cpu", func(t *testing.T) { want = f(t, ranks) })
+	t.Run("emulated", func(t *testing.T) {
+		m := emulated.Require(t)
+		for _, d := range descriptors {
+			d.Code = m.AddPackage(t, filepath.Join("../../generated", d.Package), d.Code)
+		}
+		for _, schedule := range schedules {
+			t.Run(schedule, func(t *testing.T) {
+				m := emulated.Require(t)
+				m.Schedule(t, schedule)
+				if got := f(t, m.Launcher); !reflect.DeepEqual(got, want) {
+					t.Error("the results are near, but do not have the bits of the CPU's")
+				}
+				m.Clean(t)
+			})
+		}
+	})
+}
+
+// host copies a tensor to the host. A copy that fails ends the rank.
+func host(ctx context.Context, x shard.Tensor[float32]) []float32 {
+	list := make([]float32, x.Numel())
+	if err := x.CopyTo(ctx, list); err != nil {
+		panic(err)
+	}
+	return list
+}
+
 // fill gives the rank's shards the values of whole parameters.
-func fill(whole map[string][]float32) func(*shard.Shards) error {
+func fill(ctx context.Context, whole map[string][]float32) func(*shard.Shards) error {
 	return func(s *shard.Shards) error {
 		for sh := range s.All() {
-			values, err := shard.Values[float32](sh)
-			if err != nil {
-				return err
-			}
-			if copy(values, whole[sh.Name][sh.Offset:]) != len(values) {
+			values := whole[sh.Name][sh.Offset:]
+			if int64(len(values)) < sh.Len {
 				return fmt.Errorf("%s has too few values", sh.Name)
+			}
+			if err := shard.WriteValues(ctx, sh, values[:sh.Len]); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -69,28 +110,38 @@ func TestGeneratedMLPTrainsLikeDeepSpeedAndTorch(t *testing.T) {
 	if err != nil || len(worlds) != 2 {
 		t.Fatalf("%d world sizes, error %v", len(worlds), err)
 	}
-	for world, train := range worlds {
-		for name, v := range train.Variants {
-			t.Run(fmt.Sprintf("%s/%d", name, world), func(t *testing.T) {
-				err := shard.Run(t.Context(), ranks(world), func(ctx context.Context, rank *shard.Rank) error {
-					return trainMLP(ctx, rank, train, v)
+	onEveryDevice(t, func(t *testing.T, launcher func(int) shard.Launcher) map[string][]trained {
+		all := map[string][]trained{}
+		for world, train := range worlds {
+			for name, v := range train.Variants {
+				title := fmt.Sprintf("%s/%d", name, world)
+				all[title] = make([]trained, world)
+				err := shard.Run(t.Context(), launcher(world), func(ctx context.Context, rank *shard.Rank) error {
+					return all[title][rank.Rank()].trainMLP(ctx, rank, train, v)
 				})
 				if err != nil {
-					t.Error(err)
+					t.Errorf("%s: %v", title, err)
 				}
-			})
+			}
 		}
-	}
+		return all
+	}, goldenmlp.Descriptor())
 }
 
-func trainMLP(ctx context.Context, rank *shard.Rank, train *goldenmodel.Train, v goldenmodel.Variant) error {
+// trained is what a rank saw of a training.
+type trained struct {
+	losses, norms []float64
+	final         goldenmodel.MLP
+}
+
+func (r *trained) trainMLP(ctx context.Context, rank *shard.Rank, train *goldenmodel.Train, v goldenmodel.Variant) error {
 	const tolerance = 1e-6
 	m, err := goldenmlp.Open(ctx, rank, goldenmlp.Options{})
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	if err := m.Update(ctx, fill(byName(goldenmodel.MLPNames, train.Init.Params()))); err != nil {
+	if err := m.Update(ctx, fill(ctx, byName(goldenmodel.MLPNames, train.Init.Params()))); err != nil {
 		return err
 	}
 	for step := range train.Steps {
@@ -103,6 +154,7 @@ func trainMLP(ctx context.Context, rank *shard.Rank, train *goldenmodel.Train, v
 		if err != nil {
 			return err
 		}
+		r.losses, r.norms = append(r.losses, loss), append(r.norms, res.GradNorm)
 		for _, check := range []struct {
 			what      string
 			got, want float64
@@ -115,15 +167,14 @@ func trainMLP(ctx context.Context, rank *shard.Rank, train *goldenmodel.Train, v
 			}
 		}
 	}
-	final, err := readMLP(m.Eval(ctx))
-	if err != nil {
+	if r.final, err = readMLP(ctx, m.Eval(ctx)); err != nil {
 		return err
 	}
 	for i, name := range goldenmodel.MLPNames {
-		if err := nearAll("DeepSpeed's final "+name, final.Params()[i], v.Final.Params()[i], tolerance); err != nil {
+		if err := nearAll("DeepSpeed's final "+name, r.final.Params()[i], v.Final.Params()[i], tolerance); err != nil {
 			return err
 		}
-		if err := nearAll("torch's final "+name, final.Params()[i], v.Torch.Final.Params()[i], tolerance); err != nil {
+		if err := nearAll("torch's final "+name, r.final.Params()[i], v.Torch.Final.Params()[i], tolerance); err != nil {
 			return err
 		}
 	}
@@ -139,14 +190,14 @@ func stepMLP(ctx context.Context, m *goldenmlp.Model, x, y []float32) (float64, 
 	if err != nil {
 		return 0, err
 	}
-	goldenmodel.Linear(hidden, x, one.Weight.Host(), one.Bias.Host(), rows)
+	goldenmodel.Linear(hidden, x, host(ctx, one.Weight), host(ctx, one.Bias), rows)
 	goldenmodel.ReLU(hidden, hidden)
 	one.Release()
 	two, err := f.Fc2()
 	if err != nil {
 		return 0, err
 	}
-	goldenmodel.Linear(out, hidden, two.Weight.Host(), two.Bias.Host(), rows)
+	goldenmodel.Linear(out, hidden, host(ctx, two.Weight), host(ctx, two.Bias), rows)
 	two.Release()
 	if err := f.End(); err != nil {
 		return 0, err
@@ -158,7 +209,12 @@ func stepMLP(ctx context.Context, m *goldenmlp.Model, x, y []float32) (float64, 
 	if err != nil {
 		return 0, err
 	}
-	goldenmodel.LinearBackward(dHidden, g2.Weight.Host(), g2.Bias.Host(), dOut, hidden, two.Weight.Host(), rows)
+	err = add(ctx, g2.Weight, g2.Bias, func(weight, bias []float32) {
+		goldenmodel.LinearBackward(dHidden, weight, bias, dOut, hidden, host(ctx, two.Weight), rows)
+	})
+	if err != nil {
+		return 0, err
+	}
 	goldenmodel.ReLUBackward(dHidden, dHidden, hidden)
 	two.Release()
 	g2.Reduce()
@@ -166,27 +222,37 @@ func stepMLP(ctx context.Context, m *goldenmlp.Model, x, y []float32) (float64, 
 	if err != nil {
 		return 0, err
 	}
-	goldenmodel.LinearBackward(nil, g1.Weight.Host(), g1.Bias.Host(), dHidden, x, one.Weight.Host(), rows)
+	err = add(ctx, g1.Weight, g1.Bias, func(weight, bias []float32) {
+		goldenmodel.LinearBackward(nil, weight, bias, dHidden, x, host(ctx, one.Weight), rows)
+	})
+	if err != nil {
+		return 0, err
+	}
 	one.Release()
 	g1.Reduce()
 	return float64(loss), b.End()
 }
 
-func readMLP(f goldenmlp.ForwardPass) (goldenmodel.MLP, error) {
-	p := goldenmodel.NewMLP()
+// add lets do add to the gradients of a layer on the host.
+func add(ctx context.Context, weight, bias shard.Tensor[float32], do func(weight, bias []float32)) error {
+	w, b := host(ctx, weight), host(ctx, bias)
+	do(w, b)
+	return errors.Join(weight.CopyFrom(ctx, w), bias.CopyFrom(ctx, b))
+}
+
+func readMLP(ctx context.Context, f goldenmlp.ForwardPass) (goldenmodel.MLP, error) {
+	var p goldenmodel.MLP
 	one, err := f.Fc1()
 	if err != nil {
 		return p, err
 	}
-	copy(p.FC1Weight, one.Weight.Host())
-	copy(p.FC1Bias, one.Bias.Host())
+	p.FC1Weight, p.FC1Bias = host(ctx, one.Weight), host(ctx, one.Bias)
 	one.Release()
 	two, err := f.Fc2()
 	if err != nil {
 		return p, err
 	}
-	copy(p.FC2Weight, two.Weight.Host())
-	copy(p.FC2Bias, two.Bias.Host())
+	p.FC2Weight, p.FC2Bias = host(ctx, two.Weight), host(ctx, two.Bias)
 	two.Release()
 	return p, f.End()
 }
@@ -196,21 +262,24 @@ func TestGeneratedGradientsAreThoseOfDeepSpeedAndTorch(t *testing.T) {
 	if err != nil || len(worlds) != 3 {
 		t.Fatalf("%d world sizes, error %v", len(worlds), err)
 	}
-	for world, g := range worlds {
-		t.Run(fmt.Sprint(world), func(t *testing.T) {
+	onEveryDevice(t, func(t *testing.T, launcher func(int) shard.Launcher) map[int][]map[string][]float32 {
+		all := map[int][]map[string][]float32{}
+		for world, g := range worlds {
 			whole := make([]map[string][]float32, goldenmodel.MicroBatches)
 			for i := range whole {
 				whole[i] = byName(goldenmodel.OddNames, goldenmodel.NewOdd().Params())
 			}
-			err := shard.Run(t.Context(), ranks(world), func(ctx context.Context, rank *shard.Rank) error {
+			all[world] = whole
+			err := shard.Run(t.Context(), launcher(world), func(ctx context.Context, rank *shard.Rank) error {
 				return accumulateOdd(ctx, rank, g, whole)
 			})
 			if err != nil {
-				t.Fatal(err)
+				t.Errorf("%d ranks: %v", world, err)
 			}
 			compareOdd(t, g, whole)
-		})
-	}
+		}
+		return all
+	}, goldenodd.Descriptor())
 }
 
 // accumulateOdd runs the micro-batches and copies the rank's part of the
@@ -221,7 +290,7 @@ func accumulateOdd(ctx context.Context, rank *shard.Rank, g *goldenmodel.Grads, 
 		return err
 	}
 	defer m.Close()
-	if err := m.Update(ctx, fill(byName(goldenmodel.OddNames, g.Weights.Params()))); err != nil {
+	if err := m.Update(ctx, fill(ctx, byName(goldenmodel.OddNames, g.Weights.Params()))); err != nil {
 		return err
 	}
 	for micro := range goldenmodel.MicroBatches {
@@ -231,9 +300,15 @@ func accumulateOdd(ctx context.Context, rank *shard.Rank, g *goldenmodel.Grads, 
 		if err != nil {
 			return err
 		}
-		weights := goldenmodel.Odd{AWeight: p.A.Host(), ABias: p.A_Bias.Host(), BWeight: p.B.Host(), CWeight: p.C.Host(), CBias: p.C_Bias.Host()}
-		gradients := goldenmodel.Odd{AWeight: grad.A.Host(), ABias: grad.A_Bias.Host(), BWeight: grad.B.Host(), CWeight: grad.C.Host(), CBias: grad.C_Bias.Host()}
+		weights := goldenmodel.Odd{AWeight: host(ctx, p.A), ABias: host(ctx, p.A_Bias), BWeight: host(ctx, p.B), CWeight: host(ctx, p.C), CBias: host(ctx, p.C_Bias)}
+		gradients := goldenmodel.Odd{AWeight: host(ctx, grad.A), ABias: host(ctx, grad.A_Bias), BWeight: host(ctx, grad.B), CWeight: host(ctx, grad.C), CBias: host(ctx, grad.C_Bias)}
 		loss := weights.Step(gradients, x, y)
+		for i, to := range []shard.Tensor[float32]{grad.A, grad.A_Bias, grad.B, grad.C, grad.C_Bias} {
+			err = errors.Join(err, to.CopyFrom(ctx, gradients.Params()[i]))
+		}
+		if err != nil {
+			return err
+		}
 		p.Release()
 		grad.Reduce()
 		if err := b.End(); err != nil {
@@ -244,8 +319,8 @@ func accumulateOdd(ctx context.Context, rank *shard.Rank, g *goldenmodel.Grads, 
 		}
 		err = m.Inspect(ctx, func(s *shard.Shards) error {
 			for sh := range s.All() {
-				part, err := shard.Gradient[float32](sh)
-				if err != nil {
+				part := make([]float32, sh.Len)
+				if err := shard.ReadGradient(ctx, sh, part); err != nil {
 					return err
 				}
 				for i, v := range part { // the mean over the micro-batches is the trainer's to take

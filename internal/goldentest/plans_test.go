@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shardgen/shardgen/gen/plan"
+	"github.com/shardgen/shardgen/internal/emulated"
 	shard "github.com/shardgen/shardgen/runtime"
 	"github.com/shardgen/shardgen/spec"
 )
@@ -43,20 +44,33 @@ func TestRanksBuiltFromDifferentSpecsDoNotOpen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			descriptors := []*shard.Descriptor{planned(t, eight), planned(t, other)}
-			errs := make([]error, 2)
-			err := shard.Run(t.Context(), ranks(2), func(ctx context.Context, rank *shard.Rank) error {
-				_, errs[rank.Rank()] = shard.Open(ctx, rank, descriptors[rank.Rank()], shard.Options{})
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := fmt.Sprintf("rank 0 has plan %s (m), rank 1 has plan %s (m)", descriptors[0].Worlds[0].PlanHash, descriptors[1].Worlds[0].PlanHash)
-			for r, err := range errs {
-				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("rank %d: %v", r, err)
+			t.Run("cpu", func(t *testing.T) { refuseToOpen(t, ranks(2), descriptors) })
+			t.Run("emulated", func(t *testing.T) {
+				m := emulated.Require(t)
+				for _, d := range descriptors {
+					d.Code = m.AllKernels(t, d.Layout.AlignBytes)
 				}
-			}
+				refuseToOpen(t, m.Launcher(2), descriptors)
+				m.Clean(t)
+			})
 		})
+	}
+}
+
+func refuseToOpen(t *testing.T, l shard.Launcher, descriptors []*shard.Descriptor) {
+	t.Helper()
+	errs := make([]error, len(descriptors))
+	err := shard.Run(t.Context(), l, func(ctx context.Context, rank *shard.Rank) error {
+		_, errs[rank.Rank()] = shard.Open(ctx, rank, descriptors[rank.Rank()], shard.Options{})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("rank 0 has plan %s (m), rank 1 has plan %s (m)", descriptors[0].Worlds[0].PlanHash, descriptors[1].Worlds[0].PlanHash)
+	for r, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("rank %d: %v", r, err)
+		}
 	}
 }
