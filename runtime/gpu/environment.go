@@ -39,17 +39,25 @@ func (l environment) Launch(ctx context.Context, f func(context.Context, *shard.
 		case <-ctx.Done():
 		}
 	}()
-	m := member{control, func() (int, error) { return ordinal(e.LocalRank) }, l.options.Timeout}
-	launched := start(process{control}, e.Rank)
-	err = launched.Run(ctx, func(ctx context.Context, _ int) error { return m.run(ctx, launched, f) })
+	m := &member{control: control, ordinal: func() (int, error) { return ordinal(e.LocalRank) }, timeout: l.options.Timeout}
+	launched := start(process{control}, map[int]*member{e.Rank: m})
+	launched.Failed = func(rank int, err error) error { return &shard.RankError{Rank: rank, Err: err} } // what another rank said, it says better: see below
+	err = launched.Run(ctx, func(ctx context.Context, _ int) error { return m.run(ctx, f) })
 	if err == nil {
 		return nil
 	}
 	var peer *rendezvous.PeerError
-	if errors.As(control.Err(), &peer) {
+	if errors.As(control.Err(), &peer) && !isOf(peer.Rank, err) {
 		return peerOr(peer)
 	}
 	return err
+}
+
+// isOf says whether an error is one of a rank; it may say more than what that
+// rank said.
+func isOf(rank int, err error) bool {
+	var failed *shard.RankError
+	return errors.As(err, &failed) && failed.Rank == rank
 }
 
 // peerOr returns another rank's error as one of that rank.

@@ -13,7 +13,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	shard "github.com/shardgen/shardgen/runtime"
@@ -74,49 +76,42 @@ func available() error {
 	return nil
 }
 
-// run is what a rank does.
-type run = func(context.Context, *shard.Rank) error
-
 // member is one rank of a group and where it runs.
 type member struct {
 	control *rendezvous.Group
 	ordinal func() (int, error) // of its GPU
 	timeout time.Duration
+	open    []func() error // what is to be closed, in the order in which it was opened
 }
 
 // start returns the launch of some of a group's ranks.
-func start(g launch.Group, ranks ...int) launch.Launch {
+func start(g launch.Group, members map[int]*member) launch.Launch {
 	return launch.Launch{
-		Ranks: ranks, Group: g,
-		Failed:   func(rank int, err error) error { return &shard.RankError{Rank: rank, Err: err} },
-		Panicked: func(v any, stack []byte) error { return &shard.PanicError{Value: v, Stack: stack} },
+		Ranks: slices.Sorted(maps.Keys(members)), Group: g, Failed: shard.Blame, Panicked: shard.Panicked,
+		Free: func(rank int) error { return members[rank].close() },
 	}
 }
 
-// run opens the rank's GPU, joins the communicator and calls f. Where that fails,
-// the other ranks hear of it before anything is closed that could wait for them.
-func (m member) run(ctx context.Context, l launch.Launch, f run) (err error) {
-	var closers []func() error
-	err = launch.ErrGone // stands where f does not return
-	defer func() {
-		if err != nil {
-			m.control.Abort(err)
-		}
-		for i := len(closers) - 1; i >= 0; i-- {
-			err = cmp.Or(err, closers[i]())
-		}
-	}()
-	rank, err := m.open(ctx, &closers)
+// run opens the rank's GPU, joins the communicator and calls f.
+func (m *member) run(ctx context.Context, f func(context.Context, *shard.Rank) error) error {
+	rank, err := m.join(ctx)
 	if err != nil {
 		return err
 	}
-	err = launch.ErrGone
-	err = l.Protect(func() error { return f(ctx, rank) })
-	return err
+	return f(ctx, rank)
 }
 
-// open makes a rank. What it leaves open is added to closers.
-func (m member) open(ctx context.Context, closers *[]func() error) (*shard.Rank, error) {
+// close closes what is open, the last first.
+func (m *member) close() error {
+	var first error
+	for _, closer := range slices.Backward(m.open) {
+		first = cmp.Or(first, closer())
+	}
+	return first
+}
+
+// join makes a rank.
+func (m *member) join(ctx context.Context) (*shard.Rank, error) {
 	ordinal, err := m.ordinal()
 	if err != nil {
 		return nil, err
@@ -125,7 +120,7 @@ func (m member) open(ctx context.Context, closers *[]func() error) (*shard.Rank,
 	if err != nil {
 		return nil, err
 	}
-	*closers = append(*closers, device.Close)
+	m.open = append(m.open, device.Close)
 	id, err := m.shareID(ctx)
 	if err != nil {
 		return nil, err
@@ -134,17 +129,17 @@ func (m member) open(ctx context.Context, closers *[]func() error) (*shard.Rank,
 	if err != nil {
 		return nil, err
 	}
-	*closers = append(*closers, c.Close)
+	m.open = append(m.open, c.Close)
 	rank, err := shard.NewRank(c, device)
 	if err != nil {
 		return nil, err
 	}
-	*closers = append(*closers, rank.Close)
+	m.open = append(m.open, rank.Close)
 	return rank, nil
 }
 
 // shareID gives all ranks the id that rank 0 makes.
-func (m member) shareID(ctx context.Context) (id nccl.ID, err error) {
+func (m *member) shareID(ctx context.Context) (id nccl.ID, err error) {
 	if m.control.Rank() == 0 {
 		if id, err = nccl.NewID(); err != nil {
 			return id, err

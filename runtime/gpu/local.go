@@ -25,15 +25,11 @@ func (l local) Launch(ctx context.Context, f func(context.Context, *shard.Rank) 
 	if err := Require(l.ranks); err != nil {
 		return err
 	}
-	ranks := make([]int, l.ranks)
-	for r := range ranks {
-		ranks[r] = r
+	members := map[int]*member{}
+	for r, control := range controls {
+		members[r] = &member{control: control, ordinal: func() (int, error) { return r, nil }, timeout: l.options.Timeout}
 	}
-	launched := start(inside{controls}, ranks...)
-	return launched.Run(ctx, func(ctx context.Context, r int) error {
-		m := member{controls[r], func() (int, error) { return r, nil }, l.options.Timeout}
-		return m.run(ctx, launched, f)
-	})
+	return start(inside{controls}, members).Run(ctx, func(ctx context.Context, r int) error { return members[r].run(ctx, f) })
 }
 
 // inside is the group of the ranks of one process.
@@ -42,8 +38,8 @@ type inside struct{ controls []*rendezvous.Group }
 // Abort implements launch.Group.
 func (g inside) Abort(cause error) { rendezvous.AbortAll(g.controls, cause) }
 
-// Leave implements launch.Group. A rank that returned nil has closed its
-// communicator, which the others were told.
+// Leave implements launch.Group. A rank that returned nil closes its communicator
+// next, which the others are told.
 func (g inside) Leave(rank int, err error) {
 	if err != nil {
 		g.controls[rank].Abort(withoutRank(err, rank))

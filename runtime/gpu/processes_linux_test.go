@@ -25,6 +25,7 @@ import (
 const (
 	roleVariable    = "SHARDGEN_TEST_ROLE"
 	timeoutVariable = "SHARDGEN_TEST_TIMEOUT"
+	folderVariable  = "SHARDGEN_TEST_FOLDER" // of the job's own
 )
 
 // roles are what ranks do.
@@ -34,17 +35,17 @@ var roles = map[string]func(context.Context, *shard.Rank) error{
 		return nil
 	},
 	"work":  work,
-	"wait":  inPass(func() error { return nil }),
-	"fail":  inPass(func() error { return errors.New("the loss is NaN") }),
-	"panic": inPass(func() error { panic("lost my mind") }),
-	"exit":  inPass(func() error { os.Exit(7); return nil }),
-	"die":   inPass(die),
-	"sleep": inPass(sleep),
+	"wait":  inPass(waits),
+	"fail":  inPass(ends(func() error { return errors.New("the loss is NaN") })),
+	"panic": inPass(ends(func() error { panic("lost my mind") })),
+	"exit":  inPass(ends(func() error { os.Exit(7); return nil })),
+	"die":   inPass(ends(die)),
+	"sleep": inPass(ends(sleep)),
 }
 
 func TestMain(m *testing.M) {
-	if role := roles[os.Getenv(roleVariable)]; role != nil {
-		if err := play(role); err != nil {
+	if role, ok := os.LookupEnv(roleVariable); ok {
+		if err := play(roles[role]); err != nil {
 			fmt.Println("error:", err)
 			os.Exit(1)
 		}
@@ -65,7 +66,7 @@ func play(role func(context.Context, *shard.Rank) error) error {
 // job is ranks that run as processes.
 type job struct {
 	roles   []string
-	timeout time.Duration                              // of the ranks' launcher, 20 s for 0
+	timeout time.Duration                               // of the ranks' launcher, 20 s for 0
 	change  func(rank int, variables map[string]string) // of one process; nil for none
 }
 
@@ -88,13 +89,14 @@ func (j job) run(t *testing.T) []ended {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, shared := freePort(t), t.TempDir()
+	port, own := freePort(t), t.TempDir()
 	all := make([]ended, len(j.roles))
 	var wait sync.WaitGroup
 	for r, role := range j.roles {
 		variables := map[string]string{
-			roleVariable: role, timeoutVariable: "20s", "EMU_SHARED": shared, "EMU_IMAGES": filepath.Join(folder, "images"),
-			"RANK": fmt.Sprint(r), "WORLD_SIZE": fmt.Sprint(len(j.roles)), "LOCAL_RANK": fmt.Sprint(r), "LOCAL_WORLD_SIZE": fmt.Sprint(len(j.roles)),
+			roleVariable: role, timeoutVariable: "20s", folderVariable: own, "EMU_SHARED": own,
+			"EMU_IMAGES": filepath.Join(folder, "images"),
+			"RANK":       fmt.Sprint(r), "WORLD_SIZE": fmt.Sprint(len(j.roles)), "LOCAL_RANK": fmt.Sprint(r), "LOCAL_WORLD_SIZE": fmt.Sprint(len(j.roles)),
 			"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": fmt.Sprint(port), "TORCHELASTIC_RUN_ID": t.Name(),
 		}
 		if j.timeout != 0 {
@@ -231,12 +233,25 @@ func slurmHost(t *testing.T) string {
 	return "localhost"
 }
 
-// gathered is the collective in which the ranks wait for the one that ended.
-var gathered = regexp.MustCompile(`in the pass: .*rank \d: all-gather of h\.1/\w+ \(sequence \d+\)`)
+// waited is what a rank's own error says that waits for another one.
+var waited = regexp.MustCompile(`in the pass: .*rank [02]: all-gather of h\.2/f32 \(sequence \d+\): `)
+
+// checkWaiting checks what a rank says that waited for one that ended.
+func checkWaiting(t *testing.T, r int, e ended, words string) {
+	t.Helper()
+	if !strings.Contains(e.text, words) || e.status == nil || e.status.Error() != "exit status 1" {
+		t.Errorf("rank %d does not say %q: %v", r, words, e)
+	}
+	if !waited.MatchString(e.text) {
+		t.Errorf("rank %d does not name the collective: %v", r, e)
+	}
+	if e.took > 15*time.Second {
+		t.Errorf("rank %d: it took %v", r, e.took)
+	}
+}
 
 func TestWhateverEndsAProcessEndsTheOthersWithItsReason(t *testing.T) {
 	withKernels(t)
-	var all sync.WaitGroup
 	for role, c := range map[string]struct {
 		own, others string // in what they print
 		status      string
@@ -246,39 +261,26 @@ func TestWhateverEndsAProcessEndsTheOthersWithItsReason(t *testing.T) {
 		"exit":  {"", "error: rank 1: its process (", "exit status 7"},
 		"die":   {"", "error: rank 1: its process (", "signal: killed"},
 	} {
-		all.Go(func() {
-			for r, e := range (job{roles: []string{"wait", role, "wait"}}).run(t) {
-				words, status := c.others, "exit status 1"
-				if r == 1 {
-					words, status = c.own, c.status
-				}
-				if !strings.Contains(e.text, words) || e.status == nil || e.status.Error() != status {
-					t.Errorf("%s, rank %d: %v", role, r, e)
-				}
-				if r != 1 && !gathered.MatchString(e.text) {
-					t.Errorf("%s, rank %d does not name the collective: %v", role, r, e)
-				}
-				if e.took > 15*time.Second {
-					t.Errorf("%s, rank %d: it took %v", role, r, e.took)
-				}
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			all := job{roles: []string{"wait", role, "wait"}}.run(t)
+			checkWaiting(t, 0, all[0], c.others)
+			checkWaiting(t, 2, all[2], c.others)
+			if !strings.Contains(all[1].text, c.own) || all[1].status == nil || all[1].status.Error() != c.status {
+				t.Errorf("rank 1: %v", all[1])
 			}
 		})
 	}
-	all.Wait()
 }
 
 func TestARankThatSleepsIsNamedAtTheDeadline(t *testing.T) {
 	withKernels(t)
-	for r, e := range (job{roles: []string{"wait", "sleep", "wait"}, timeout: 3 * time.Second}).run(t) {
-		if e.status == nil || e.status.Error() != "exit status 1" || !strings.Contains(e.text, "no sign of ranks [1] before the deadline") {
-			t.Errorf("rank %d: %v", r, e)
-		}
-		if r != 1 && !gathered.MatchString(e.text) {
-			t.Errorf("rank %d does not name the collective: %v", r, e)
-		}
-		if r == 1 && !strings.Contains(e.text, "ranks [1] have not returned within") {
-			t.Errorf("rank 1 is not left behind: %v", e)
-		}
+	all := job{roles: []string{"wait", "sleep", "wait"}, timeout: 3 * time.Second}.run(t)
+	const named = "no sign of ranks [1] before the deadline"
+	checkWaiting(t, 0, all[0], named)
+	checkWaiting(t, 2, all[2], named)
+	if !strings.Contains(all[1].text, named+"; ranks [1] have not returned within 5s after it and are left behind") || all[1].status == nil {
+		t.Errorf("rank 1: %v", all[1])
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -176,9 +177,9 @@ func work(ctx context.Context, r *shard.Rank) error {
 	return err
 }
 
-// inPass returns what a rank does that ends in the middle of a pass, before the
-// gather of block h.1, for which the others wait.
-func inPass(end func() error) func(context.Context, *shard.Rank) error {
+// inPass returns what a rank does that comes to a block of a forward pass and
+// calls there before it gathers it.
+func inPass(there func(r *shard.Rank, block int) error) func(context.Context, *shard.Rank) error {
 	return func(ctx context.Context, r *shard.Rank) (err error) {
 		m, err := tiny.Open(ctx, r, tiny.Options{})
 		if err != nil {
@@ -188,14 +189,38 @@ func inPass(end func() error) func(context.Context, *shard.Rank) error {
 		if err := m.Init(ctx, 7); err != nil {
 			return err
 		}
-		err = forward(ctx, m, func(block int) error {
-			if block == 1 {
-				return end()
-			}
-			return nil
-		})
+		err = forward(ctx, m, func(block int) error { return there(r, block) })
 		fmt.Printf("in the pass: %v\n", err)
 		return err
+	}
+}
+
+// waits notes that the rank is about to gather a block that another one will not.
+func waits(r *shard.Rank, block int) error {
+	if block < 2 {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(os.Getenv(folderVariable), fmt.Sprint("waits.", r.Rank())), nil, 0o600)
+}
+
+// ends returns what a rank does that ends at block 1, once the others wait for
+// it. The gather of block 1 was prefetched.
+func ends(end func() error) func(*shard.Rank, int) error {
+	return func(r *shard.Rank, block int) error {
+		if block != 1 {
+			return nil
+		}
+		for start := time.Now(); time.Since(start) < processWait/2; time.Sleep(time.Millisecond) {
+			waiting, err := filepath.Glob(filepath.Join(os.Getenv(folderVariable), "waits.*"))
+			if err != nil {
+				return err
+			}
+			if len(waiting) == r.Size()-1 {
+				time.Sleep(300 * time.Millisecond)
+				return end()
+			}
+		}
+		return errors.New("the other ranks do not come to the gather")
 	}
 }
 

@@ -1,7 +1,9 @@
 // Package double has stand-ins for NVIDIA's driver and for NCCL, for tests on
 // machines without a GPU: shared libraries libcuda.so.1 and libnccl.so.2 with
 // the calls that the Go runtime makes, so that all of its CUDA path runs on the
-// CPU, ranks being goroutines on devices of their own.
+// CPU, ranks being goroutines on devices of their own. Where the environment
+// variable EMU_SHARED names a folder, ranks may also be in different processes:
+// see src/nccl/board.h.
 //
 // [Build] compiles them with g++ from folder src, whose files say what each does
 // alike and what it does not: src/cuda/policy.cc the order of work,

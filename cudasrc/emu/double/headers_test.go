@@ -67,6 +67,7 @@ func checkAgainst(t *testing.T, library string, except string, includes ...strin
 }
 
 func TestTheDriversCallsHaveTheirRealPrototypes(t *testing.T) {
+	t.Parallel()
 	needHeader(t, cudaHeaders+"/cuda.h", "run `make cuda-toolchain`")
 	checkAgainst(t, "cuda", "", cudaHeaders)
 }
@@ -96,6 +97,7 @@ func values(t *testing.T, library string) string {
 
 // reduce.cc has no call, and uses the emulator's own words for CUDA.
 func TestNCCLsCallsHaveTheirRealPrototypes(t *testing.T) {
+	t.Parallel()
 	needHeader(t, cudaHeaders+"/cuda.h", "run `make cuda-toolchain`")
 	needHeader(t, ncclHeaders+"/nccl.h", "install nvidia-nccl-cu13 into build/cuda")
 	checkAgainst(t, "nccl", "reduce.cc", cudaHeaders, ncclHeaders)

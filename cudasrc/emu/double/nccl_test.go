@@ -230,32 +230,32 @@ func eachWorld(t *testing.T, body func(r *rank, k elementKind)) {
 	clean(t)
 }
 
-func TestAllGatherPutsRanksInOrder(t *testing.T) {
-	eachWorld(t, func(r *rank, k elementKind) {
-		want := bytes.Join(inputs(k, r.ranks, elements), nil)
-		own := r.memory(k.input(r.rank, elements))
-		all := r.memory(make([]byte, len(want)))
-		r.ok("gather", collect.AllGather(own, all, elements, k.code, r.comm, r.stream))
-		r.equal("gather "+k.name, r.content(all, len(want)), want)
-		place := bytes.Repeat([]byte{0xaa}, len(want))
-		copy(place[r.rank*elements*k.size:], k.input(r.rank, elements))
-		all = r.memory(place)
-		r.ok("gather", collect.AllGather(all+uint64(r.rank*elements*k.size), all, elements, k.code, r.comm, r.stream))
-		r.equal("gather in place "+k.name, r.content(all, len(want)), want)
-	})
+func TestAllGatherPutsRanksInOrder(t *testing.T) { eachWorld(t, gathers) }
+
+func gathers(r *rank, k elementKind) {
+	want := bytes.Join(inputs(k, r.ranks, elements), nil)
+	own := r.memory(k.input(r.rank, elements))
+	all := r.memory(make([]byte, len(want)))
+	r.ok("gather", collect.AllGather(own, all, elements, k.code, r.comm, r.stream))
+	r.equal("gather "+k.name, r.content(all, len(want)), want)
+	place := bytes.Repeat([]byte{0xaa}, len(want))
+	copy(place[r.rank*elements*k.size:], k.input(r.rank, elements))
+	all = r.memory(place)
+	r.ok("gather", collect.AllGather(all+uint64(r.rank*elements*k.size), all, elements, k.code, r.comm, r.stream))
+	r.equal("gather in place "+k.name, r.content(all, len(want)), want)
 }
 
-func TestReductionsSumInTheOrderOfRanks(t *testing.T) {
-	eachWorld(t, func(r *rank, k elementKind) {
-		total := k.sum(inputs(k, r.ranks, elements*r.ranks))
-		in := r.memory(k.input(r.rank, elements*r.ranks))
-		part := elements * k.size
-		out := r.memory(make([]byte, part))
-		r.ok("scatter", collect.ReduceScatter(in, out, elements, k.code, 0, r.comm, r.stream))
-		r.equal("scatter "+k.name, r.content(out, part), total[r.rank*part:(r.rank+1)*part])
-		r.ok("reduce", collect.AllReduce(in, in, uintptr(elements*r.ranks), k.code, 0, r.comm, r.stream))
-		r.equal("reduce in place "+k.name, r.content(in, len(total)), total)
-	})
+func TestReductionsSumInTheOrderOfRanks(t *testing.T) { eachWorld(t, reductions) }
+
+func reductions(r *rank, k elementKind) {
+	total := k.sum(inputs(k, r.ranks, elements*r.ranks))
+	in := r.memory(k.input(r.rank, elements*r.ranks))
+	part := elements * k.size
+	out := r.memory(make([]byte, part))
+	r.ok("scatter", collect.ReduceScatter(in, out, elements, k.code, 0, r.comm, r.stream))
+	r.equal("scatter "+k.name, r.content(out, part), total[r.rank*part:(r.rank+1)*part])
+	r.ok("reduce", collect.AllReduce(in, in, uintptr(elements*r.ranks), k.code, 0, r.comm, r.stream))
+	r.equal("reduce in place "+k.name, r.content(in, len(total)), total)
 }
 
 func TestOtherReductions(t *testing.T) {
@@ -271,14 +271,14 @@ func TestOtherReductions(t *testing.T) {
 	clean(t)
 }
 
-func TestBroadcastCopiesTheRoot(t *testing.T) {
-	eachWorld(t, func(r *rank, k elementKind) {
-		for root := range r.ranks {
-			buffer := r.memory(k.input(r.rank, elements))
-			r.ok("broadcast", collect.Broadcast(buffer, buffer, elements, k.code, int32(root), r.comm, r.stream))
-			r.equal("broadcast "+k.name, r.content(buffer, elements*k.size), k.input(root, elements))
-		}
-	})
+func TestBroadcastCopiesTheRoot(t *testing.T) { eachWorld(t, broadcasts) }
+
+func broadcasts(r *rank, k elementKind) {
+	for root := range r.ranks {
+		buffer := r.memory(k.input(r.rank, elements))
+		r.ok("broadcast", collect.Broadcast(buffer, buffer, elements, k.code, int32(root), r.comm, r.stream))
+		r.equal("broadcast "+k.name, r.content(buffer, elements*k.size), k.input(root, elements))
+	}
 }
 
 func TestMessagesOfAGroupPassEachOther(t *testing.T) {
@@ -302,50 +302,45 @@ func TestMessagesOfAGroupPassEachOther(t *testing.T) {
 // The order of a communicator's collectives is that of the calls, whatever the
 // streams, and it is the ranks' that orders streams, not time.
 func TestCollectivesOfOneCommunicatorKeepTheirOrder(t *testing.T) {
-	libraries(t)
-	for _, policy := range policies {
-		schedule(t, policy)
-		runAll(t, 3, func(r *rank) {
-			var other handle
-			r.ok("stream", driver.StreamCreate(&other, 1))
-			a := r.memory([]byte{1})
-			for i := range 6 {
-				s := r.stream
-				if i%2 == 1 {
-					s = other
-				}
-				r.ok("reduce", collect.AllReduce(a, a, 1, 1, 0, r.comm, s))
-			}
-			r.ok("wait", driver.StreamSynchronize(other))
-			r.equal("six sums over three ranks", r.content(a, 1), []byte{217}) // 3^6 mod 256
-			r.ok("stream", driver.StreamDestroy(other))
-		})
+	for _, folder := range []string{"", t.TempDir()} { // the second: as in different processes
+		t.Setenv("EMU_SHARED", folder)
+		libraries(t)
+		for _, policy := range policies {
+			schedule(t, policy)
+			runAll(t, 3, streams)
+		}
+		clean(t)
 	}
-	clean(t)
 }
 
 func TestSplitOrdersByKey(t *testing.T) {
-	libraries(t)
-	runAll(t, 4, func(r *rank) {
-		var half handle
-		r.ok("split", collect.Split(r.comm, int32(r.rank%2), int32(-r.rank), &half, nil))
-		var place, count int32
-		r.ok("rank", collect.Rank(half, &place))
-		r.ok("count", collect.Count(half, &count))
-		if r.err == nil && (count != 2 || place != int32(1-r.rank/2)) {
-			r.err = fmt.Errorf("rank %d is %d of %d in its half", r.rank, place, count)
-		}
-		own, all := r.memory([]byte{byte(r.rank)}), r.memory(make([]byte, 2))
-		r.ok("gather", collect.AllGather(own, all, 1, 1, half, r.stream))
-		r.equal("half", r.content(all, 2), []byte{byte(2 + r.rank%2), byte(r.rank % 2)})
-		r.ok("destroy", collect.Destroy(half))
-		var none handle
-		r.ok("split", collect.Split(r.comm, -1, 0, &none, nil))
-		if none != 0 {
-			r.err = errors.New("a rank without color got a communicator")
-		}
-	})
-	clean(t)
+	for _, folder := range []string{"", t.TempDir()} { // the second: as in different processes
+		t.Setenv("EMU_SHARED", folder)
+		libraries(t)
+		runAll(t, 4, halves)
+		clean(t)
+	}
+}
+
+// halves splits four ranks in two, and once into nothing.
+func halves(r *rank) {
+	var half handle
+	r.ok("split", collect.Split(r.comm, int32(r.rank%2), int32(-r.rank), &half, nil))
+	var place, count int32
+	r.ok("rank", collect.Rank(half, &place))
+	r.ok("count", collect.Count(half, &count))
+	if r.err == nil && (count != 2 || place != int32(1-r.rank/2)) {
+		r.err = fmt.Errorf("rank %d is %d of %d in its half", r.rank, place, count)
+	}
+	own, all := r.memory([]byte{byte(r.rank)}), r.memory(make([]byte, 2))
+	r.ok("gather", collect.AllGather(own, all, 1, 1, half, r.stream))
+	r.equal("half", r.content(all, 2), []byte{byte(2 + r.rank%2), byte(r.rank % 2)})
+	r.ok("destroy", collect.Destroy(half))
+	var none handle
+	r.ok("split", collect.Split(r.comm, -1, 0, &none, nil))
+	if none != 0 {
+		r.err = errors.New("a rank without color got a communicator")
+	}
 }
 
 func TestDifferentCallsAreAnErrorOnAllRanks(t *testing.T) {
@@ -390,57 +385,63 @@ func abort(r *rank) {
 }
 
 func TestAnAbortFreesStreamsThatWaitForADeadPeer(t *testing.T) {
-	for _, policy := range []string{"fifo", "lazy", "random:4"} {
-		libraries(t)
-		schedule(t, policy)
-		fault(t, "dead:rank=2")
-		runAll(t, 3, func(r *rank) {
-			a := r.memory([]byte{1})
-			r.ok("reduce", collect.AllReduce(a, a, 1, 1, 0, r.comm, r.stream))
-			waited := make(chan int32)
-			var context handle
-			r.ok("retain", driver.DevicePrimaryCtxRetain(&context, int32(r.rank)))
-			go func() {
-				runtime.LockOSThread()
-				driver.CtxSetCurrent(context)
-				waited <- driver.StreamSynchronize(r.stream)
-			}()
-			select {
-			case status := <-waited:
-				r.err = fmt.Errorf("rank %d: the collective ended with %d", r.rank, status)
-			case <-time.After(20 * time.Millisecond):
-			}
-			abort(r)
-			r.ok("wait", <-waited)
-			r.equal("memory of a collective that was dropped", r.content(a, 1), []byte{1})
-			r.ok("release", driver.DevicePrimaryCtxRelease(int32(r.rank)))
-		})
-		clean(t)
+	for _, folder := range []string{"", t.TempDir()} { // the second: as in different processes
+		t.Setenv("EMU_SHARED", folder)
+		for _, policy := range []string{"fifo", "lazy", "random:4"} {
+			libraries(t)
+			schedule(t, policy)
+			fault(t, "dead:rank=2")
+			runAll(t, 3, func(r *rank) {
+				a := r.memory([]byte{1})
+				r.ok("reduce", collect.AllReduce(a, a, 1, 1, 0, r.comm, r.stream))
+				waited := make(chan int32)
+				var context handle
+				r.ok("retain", driver.DevicePrimaryCtxRetain(&context, int32(r.rank)))
+				go func() {
+					runtime.LockOSThread()
+					driver.CtxSetCurrent(context)
+					waited <- driver.StreamSynchronize(r.stream)
+				}()
+				select {
+				case status := <-waited:
+					r.err = fmt.Errorf("rank %d: the collective ended with %d", r.rank, status)
+				case <-time.After(20 * time.Millisecond):
+				}
+				abort(r)
+				r.ok("wait", <-waited)
+				r.equal("memory of a collective that was dropped", r.content(a, 1), []byte{1})
+				r.ok("release", driver.DevicePrimaryCtxRelease(int32(r.rank)))
+			})
+			clean(t)
+		}
 	}
 }
 
 func TestAnAsynchronousErrorIsOfOneRank(t *testing.T) {
-	libraries(t)
-	fault(t, "nccl_async:6:rank=1:after=2")
-	runAll(t, 2, func(r *rank) {
-		a := r.memory([]byte{1})
-		for range 2 {
+	for _, folder := range []string{"", t.TempDir()} { // the second: as in different processes
+		t.Setenv("EMU_SHARED", folder)
+		libraries(t)
+		fault(t, "nccl_async:6:rank=1:after=2")
+		runAll(t, 2, func(r *rank) {
+			a := r.memory([]byte{1})
+			for range 2 {
+				r.ok("reduce", collect.AllReduce(a, a, 1, 1, 0, r.comm, r.stream))
+			}
+			r.equal("memory", r.content(a, 1), []byte{4})
 			r.ok("reduce", collect.AllReduce(a, a, 1, 1, 0, r.comm, r.stream))
-		}
-		r.equal("memory", r.content(a, 1), []byte{4})
-		r.ok("reduce", collect.AllReduce(a, a, 1, 1, 0, r.comm, r.stream))
-		if r.rank == 1 {
-			if status := awaitAsync(r); status != 6 {
-				r.err = fmt.Errorf("asynchronous error %d, want 6", status)
+			if r.rank == 1 {
+				if status := awaitAsync(r); status != 6 {
+					r.err = fmt.Errorf("asynchronous error %d, want 6", status)
+				}
+				if status := collect.AllReduce(a, a, 1, 1, 0, r.comm, r.stream); status != 6 {
+					r.err = fmt.Errorf("a later call returns %d, want 6", status)
+				}
 			}
-			if status := collect.AllReduce(a, a, 1, 1, 0, r.comm, r.stream); status != 6 {
-				r.err = fmt.Errorf("a later call returns %d, want 6", status)
-			}
-		}
-		abort(r)
-		r.ok("wait", driver.StreamSynchronize(r.stream)) // what was queued is dropped
-	})
-	clean(t)
+			abort(r)
+			r.ok("wait", driver.StreamSynchronize(r.stream)) // what was queued is dropped
+		})
+		clean(t)
+	}
 }
 
 func TestCommunicatorsThatCannotBe(t *testing.T) {

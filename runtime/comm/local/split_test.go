@@ -47,7 +47,7 @@ func TestSplitNumbersRanksByKeyThenRank(t *testing.T) {
 		choose func(rank int) (color, key int)
 		want   [][]byte // by rank
 	}{
-		{1, func(int) (int, int) { return -7, 1 << 40 }, [][]byte{{0}}},
+		{1, func(int) (int, int) { return -7, 1 << 30 }, [][]byte{{0}}},
 		{4, func(r int) (int, int) { return r % 2, 0 }, [][]byte{{0, 2}, {1, 3}, {0, 2}, {1, 3}}},
 		{4, func(r int) (int, int) { return 1, -r }, [][]byte{{3, 2, 1, 0}, {3, 2, 1, 0}, {3, 2, 1, 0}, {3, 2, 1, 0}}},
 		{3, func(r int) (int, int) { return r / 2, 5 }, [][]byte{{0, 1}, {0, 1}, {2}}},

@@ -181,7 +181,47 @@ func (c *Communicator) Barrier(subject string) {
 
 // Synchronize implements comm.Communicator.
 func (c *Communicator) Synchronize(ctx context.Context, e device.Event) error {
-	return c.gather.Synchronize(ctx, e)
+	err := c.gather.Synchronize(ctx, e)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() == nil:
+		return c.named(err)
+	case !c.ending():
+		return err
+	}
+	// What ended the group may have cancelled the context, too. The watchdog fails
+	// the streams in a moment, with an error that names the collective.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callWait)
+	defer cancel()
+	var named *comm.Error
+	if errors.As(c.gather.Synchronize(ctx, e), &named) {
+		return named
+	}
+	return err
+}
+
+// named returns an error of the GPU itself as one of the oldest collective in
+// flight.
+func (c *Communicator) named(err error) error {
+	var known *comm.Error
+	if errors.As(err, &known) {
+		return err
+	}
+	if f, seq, _, ok := c.flights.first(); ok {
+		return f.failure(c.rank, seq, err)
+	}
+	return err
+}
+
+// ending says whether the group or its job has failed.
+func (c *Communicator) ending() bool {
+	select {
+	case <-c.jobFailed():
+		return true
+	default:
+		return c.Err() != nil
+	}
 }
 
 // Abort implements comm.Communicator. Groups split off from this one end with
@@ -190,7 +230,7 @@ func (c *Communicator) Abort(cause error) {
 	if cause == nil {
 		cause = errors.New("without a cause")
 	}
-	c.stop(fmt.Errorf("rank %d aborted the group: %w", c.rank, cause), true)
+	c.stop(&comm.AbortError{Rank: c.rank, Cause: cause}, true)
 }
 
 // Err implements comm.Communicator.

@@ -68,10 +68,11 @@ func TestAMissingRankIsNamedOnAllRanksAtTheDeadline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			libraries(t)
 			w, start := newWorld(t, 3, 300*time.Millisecond), time.Now()
-			awake := make(chan struct{})
+			awake, meet := make(chan struct{}), meeting(3)
 			errs := w.onEach(func(r int, c *Communicator) {
 				c.Barrier("start")
 				_ = finished(c, c.gather)
+				meet()
 				if r == 1 {
 					<-awake
 				}
@@ -176,6 +177,10 @@ func TestAbortFailsPendingAndFutureCollectivesOfAllRanks(t *testing.T) {
 		if !errors.Is(err, cause) || !errors.Is(w.ranks[r].Err(), cause) {
 			t.Errorf("rank %d: %v does not wrap the cause", r, err)
 		}
+		var began *comm.AbortError
+		if !errors.As(err, &began) || began.Rank != 0 {
+			t.Errorf("rank %d: %v does not say where it began", r, err)
+		}
 		w.ranks[r].Barrier("step 5")
 		wantRankError(t, finished(w.ranks[r], w.ranks[r].gather), r, "the loss is NaN")
 	}
@@ -230,6 +235,23 @@ func TestAFailedJobFailsItsCommunicators(t *testing.T) {
 		c.Barrier("step")
 	})
 	wantErrors(t, errs, "barrier of step", "boom")
+	inTime(t, start)
+}
+
+// A launcher cancels the context when it hears of the failure; the collective is
+// named all the same.
+func TestAContextThatEndsWithTheJobNamesTheCollective(t *testing.T) {
+	libraries(t)
+	w, start := newWorld(t, 2, long), time.Now()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	c := w.ranks[0]
+	c.Barrier("step")
+	e := c.gather.Record()
+	boom := errors.New("boom")
+	w.controls[1].Abort(boom)
+	<-w.controls[0].Failed()
+	cancel(boom)
+	wantRankError(t, c.Synchronize(ctx, e), 0, "barrier of step (sequence 1)", "rank 1: boom")
 	inTime(t, start)
 }
 
@@ -370,24 +392,26 @@ func TestCloseEndsTheGoroutines(t *testing.T) {
 	t.Errorf("%d goroutines before, %d after", before, runtime.NumGoroutine())
 }
 
+// Rank 2 waits inside NCCL when rank 0 comes, whose deadline is over first.
 func TestARankThatDoesNotJoinIsNamed(t *testing.T) {
-	libraries(t)
+	l := libraries(t)
 	w := openDevices(t, 3)
 	id, err := NewID()
 	if err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	errs := make(chan error)
-	for _, r := range []int{0, 2} {
-		go func() {
-			_, err := New(context.Background(), Options{Device: w.devices[r], Rank: r, Size: 3, ID: id, Timeout: 200 * time.Millisecond, Control: w.controls[r]})
-			errs <- err
-		}()
+	join := func(r int, timeout time.Duration) error {
+		_, err := New(context.Background(), Options{Device: w.devices[r], Rank: r, Size: 3, ID: id, Timeout: timeout, Control: w.controls[r]})
+		return err
 	}
-	for range 2 {
-		wantWords(t, <-errs, "of 3 joins the communicator", "no sign of ranks [1]")
+	second := make(chan error)
+	go func() { second <- join(2, long) }()
+	for l.Calls("ncclCommInitRank") == 0 {
+		time.Sleep(time.Millisecond)
 	}
+	wantWords(t, join(0, 100*time.Millisecond), "rank 0 of 3 joins the communicator", "no sign of ranks [1] within 100ms")
+	wantWords(t, <-second, "rank 2 of 3 joins the communicator", "rank 0: no sign of ranks [1] within 100ms")
 	inTime(t, start)
 }
 

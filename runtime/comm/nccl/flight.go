@@ -69,12 +69,14 @@ func (r *flights) begin(c *Communicator, f flight) (seq uint64, err error) {
 	r.mu.Lock()
 	r.issued++
 	seq = r.issued
-	for seq-r.done > ringLength {
+	for looked := false; seq-r.done > ringLength; looked = true {
 		r.mu.Unlock()
 		if err = c.Err(); err != nil {
 			return seq, err
 		}
-		time.Sleep(roomPause)
+		if looked {
+			time.Sleep(roomPause)
+		}
 		_ = r.advance() // the watchdog acts on the error
 		r.mu.Lock()
 	}

@@ -115,18 +115,33 @@ func (w *world) join(timeout time.Duration, controls []*rendezvous.Group) []erro
 	return errs
 }
 
-// onEach calls f for every rank and returns what its collectives say in the end.
+// onEach calls f for every rank, for all at the same time, and returns what its
+// collectives say in the end.
 func (w *world) onEach(f func(r int, c *Communicator)) []error {
 	errs := make([]error, len(w.ranks))
+	meet := meeting(len(w.ranks))
 	var wait sync.WaitGroup
 	for r, c := range w.ranks {
 		wait.Go(func() {
+			meet()
 			f(r, c)
 			errs[r] = errors.Join(finished(c, c.gather), finished(c, c.reduce))
 		})
 	}
 	wait.Wait()
 	return errs
+}
+
+// meeting returns a function that returns when n goroutines have called it.
+// Deadlines that a test sets are for what comes after, not for a goroutine to
+// start on a machine that is busy.
+func meeting(n int) func() {
+	var all sync.WaitGroup
+	all.Add(n)
+	return func() {
+		all.Done()
+		all.Wait()
+	}
 }
 
 // finished waits for a stream, within the patience of tests.

@@ -19,13 +19,14 @@ const (
 	// callWait bounds the wait for a call of NCCL to return before the communicator
 	// is aborted under it, which ends the call.
 	callWait = 500 * time.Millisecond
-	// abortWait bounds ncclCommAbort, and finishWait, or the timeout where that is
-	// less, ncclCommFinalize and ncclCommDestroy. What takes longer is left behind.
-	// The first two together are less than the grace of a launch, in which the
-	// ranks have to return.
-	abortWait  = 3 * time.Second
+	// finishWait, or the timeout where that is less, bounds ncclCommFinalize and
+	// ncclCommDestroy. What takes longer is left behind.
 	finishWait = 30 * time.Second
 )
+
+// abortWait bounds ncclCommAbort. With callWait it is less than the grace of a
+// launch, in which the ranks have to return. Tests shorten it.
+var abortWait = 3 * time.Second
 
 // channelName returns the name of the control channel of an id's communicator.
 func channelName(id ID) string {
@@ -76,10 +77,10 @@ func (c *Communicator) open(ctx context.Context, init func(handle *uintptr) erro
 }
 
 func (c *Communicator) prepare() (err error) {
-	if c.gather, err = c.device.OpenStream(fmt.Sprintf("gather of rank %d", c.rank)); err != nil {
+	if c.gather, err = c.device.OpenStream("gather"); err != nil {
 		return err
 	}
-	if c.reduce, err = c.device.OpenStream(fmt.Sprintf("reduce of rank %d", c.rank)); err != nil {
+	if c.reduce, err = c.device.OpenStream("reduce"); err != nil {
 		return err
 	}
 	if c.one, err = c.device.Alloc(1); err != nil {

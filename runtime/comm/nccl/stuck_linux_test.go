@@ -76,6 +76,9 @@ func TestACollectiveThatNeverReturnsIsEndedByTheAbort(t *testing.T) {
 }
 
 func TestAnAbortThatNeverReturnsIsLeftBehind(t *testing.T) {
+	before := abortWait
+	abortWait = 200 * time.Millisecond
+	t.Cleanup(func() { abortWait = before })
 	join, _ := stuck(t)
 	c, err := join(inAbort, 100*time.Millisecond)
 	if err != nil {

@@ -187,7 +187,7 @@ func TestAKilledProcessIsNoticedByAllRanksAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, processes := withProcesses(t, own, "hang", "wait")
 			_ = processes[0].cmd.Process.Kill() // the first is rank 1, or rank 0 where this is rank 1
-			awaitFailure(t, g, 1-own, "ended without a word", fmt.Sprint("process ", processes[0].cmd.Process.Pid))
+			awaitFailure(t, g, 1-own, "ended without a word", fmt.Sprint("pid ", processes[0].cmd.Process.Pid))
 			eventually(t, "the third rank's error", func() bool {
 				return strings.Contains(processes[1].output(), fmt.Sprintf("rank %d: its process", 1-own))
 			})

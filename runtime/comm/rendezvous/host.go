@@ -373,7 +373,7 @@ func (h *host) lost(rank int, p *peer, err error) {
 	h.mu.Unlock()
 	h.signal()
 	if started && !p.left && !closing {
-		m := &message{Kind: kindFailed, From: rank, Text: fmt.Sprintf("its process (%s) ended without a word: %v", p.name, why(err))}
+		m := &message{Kind: kindFailed, From: rank, Text: vanished(p.name, err)}
 		h.group.deliver(m)
 		h.toAll(m, rank)
 	}

@@ -84,5 +84,5 @@ func processName() string {
 	if err != nil {
 		name = "unknown host"
 	}
-	return fmt.Sprintf("process %d on %s", os.Getpid(), name)
+	return fmt.Sprintf("pid %d on %s", os.Getpid(), name)
 }

@@ -221,7 +221,7 @@ func TestAMistakeOfTheLaunchEndsAllRanksAtOnce(t *testing.T) {
 		change func(all []Environment)
 		want   []string
 	}{
-		"two of a rank": {func(all []Environment) { all[2].Rank = 1 }, []string{"two processes have RANK 1", "process ", "every process needs a RANK of its own"}},
+		"two of a rank": {func(all []Environment) { all[2].Rank = 1 }, []string{"two processes have RANK 1", "pid ", "every process needs a RANK of its own"}},
 		"world size":    {func(all []Environment) { all[2].Size = 4 }, []string{"rank 2", "WORLD_SIZE 4, rank 0", "has 3"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -180,7 +180,7 @@ func (l *memberLink) read(g *Group) {
 		m, err := readMessage(l.peer.conn)
 		if err != nil {
 			if !left {
-				g.fail(&PeerError{Text: fmt.Sprintf("its process (%s) ended without a word: %v", l.peer.name, why(err))})
+				g.fail(&PeerError{Text: vanished(l.peer.name, err)})
 			}
 			return
 		}

@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"time"
@@ -106,10 +107,11 @@ func (p *peer) finish() {
 	}
 }
 
-// why puts the end of a connection into words.
-func why(err error) error {
+// vanished says that a process is gone that did not say goodbye; err is the end
+// of its connection.
+func vanished(name string, err error) string {
 	if errors.Is(err, net.ErrClosed) {
-		return errors.New("it has left too much unread, and was given up")
+		return fmt.Sprintf("its process (%s) was given up: it has left too much unread on the control channel", name)
 	}
-	return err
+	return fmt.Sprintf("its process (%s) ended without a word, as when it is killed; its own output or the kernel's log says why (%v)", name, err)
 }

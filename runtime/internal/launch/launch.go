@@ -41,6 +41,7 @@ type Launch struct {
 	Group    Group
 	Failed   func(rank int, err error) error     // the error of a rank that failed with err
 	Panicked func(value any, stack []byte) error // the error of a panic
+	Free     func(rank int) error                // gives back what a rank had, once the group knows that it has left; may be nil
 	Grace    time.Duration                       // 0 means the constant
 }
 
@@ -56,20 +57,27 @@ func (l Launch) Run(ctx context.Context, run func(ctx context.Context, rank int)
 	defer stop()
 
 	var first firstError
+	report := func(rank int, err error) error {
+		if err != nil {
+			err = l.Failed(rank, err)
+			first.set(err)
+			cancel(err)
+		}
+		return err
+	}
 	returned := make(chan int, len(l.Ranks))
 	for _, r := range l.Ranks {
 		go func() {
 			err := ErrGone // stands where run does not return
 			defer func() {
-				if err != nil {
-					err = l.Failed(r, err)
-					first.set(err) // before the others hear of it and fail in turn
-					cancel(err)
-				}
+				err = report(r, err) // before the others hear of it and fail in turn
 				l.Group.Leave(r, err)
+				if freed := l.free(r); err == nil {
+					report(r, freed)
+				}
 				returned <- r
 			}()
-			err = l.Protect(func() error { return run(ctx, r) })
+			err = l.protect(func() error { return run(ctx, r) })
 		}()
 	}
 	if missing := l.await(ctx, returned); len(missing) > 0 {
@@ -82,8 +90,15 @@ func (l Launch) Run(ctx context.Context, run func(ctx context.Context, rank int)
 
 func (l Launch) grace() time.Duration { return cmp.Or(l.Grace, Grace) }
 
-// Protect calls f and turns a panic into an error.
-func (l Launch) Protect(f func() error) (err error) {
+func (l Launch) free(rank int) error {
+	if l.Free == nil {
+		return nil
+	}
+	return l.protect(func() error { return l.Free(rank) })
+}
+
+// protect calls f and turns a panic into an error.
+func (l Launch) protect(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = l.Panicked(v, debug.Stack())

@@ -1,4 +1,5 @@
 // The calls that put collectives and messages on streams, and what they check.
+#include "board.h"
 #include "group.h"
 
 namespace nccl {
@@ -31,6 +32,10 @@ ncclResult_t checkBuffers(const char* name, const ncclComm& comm, const Buffers&
   }
   if (b.sendBytes > 0 && overlap(b) && !inPlace(b, comm.rank)) {
     return refuse(ncclInvalidArgument, std::string(name) + ": the buffers overlap and are not in place");
+  }
+  if (comm.clique->board != nullptr && b.sendBytes > kSeatBytes) {
+    return refuse(ncclInvalidArgument, std::string(name) + ": " + std::to_string(b.sendBytes) + " bytes, between processes the double sends " +
+                                           std::to_string(kSeatBytes));
   }
   return ncclSuccess;
 }
@@ -93,6 +98,9 @@ ncclResult_t message(const char* name, bool isSend, std::uint64_t address, std::
     ncclResult_t status = usable(*comm);
     status = status == ncclSuccess ? checkCall(name, *comm, {Kind::kBroadcast, count, type, ncclSum, peer}) : status;
     status = status == ncclSuccess ? queueFor(stream, *comm, &issue.queue) : status;
+    if (status == ncclSuccess && comm->clique->board != nullptr) {
+      status = refuse(ncclInvalidUsage, std::string(name) + ": the double sends no messages between processes");
+    }
     if (status != ncclSuccess || count == 0) {
       return failInGroup(status);
     }

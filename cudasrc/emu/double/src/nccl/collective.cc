@@ -5,31 +5,14 @@
 // memory, the double reports it to all ranks as an asynchronous error.
 #include <cstring>
 
-#include "work.h"
+#include "collective.h"
 
 namespace nccl {
-
-struct Collective {
-  struct Slot {
-    bool present = false, arrived = false;
-    Call call;
-    Buffers buffers;
-    gpu::Point point;
-  };
-  std::vector<Slot> slots;  // by rank
-  bool finished = false;
-};
-
 namespace {
 
 const char* nameOf(Kind kind) {
   const char* const names[] = {"ncclAllGather", "ncclReduceScatter", "ncclAllReduce", "ncclBroadcast"};
   return names[static_cast<int>(kind)];
-}
-
-std::string text(const Call& call) {
-  return std::string(nameOf(call.kind)) + "(count " + std::to_string(call.count) + ", type " + std::to_string(call.type) + ", op " +
-         std::to_string(call.operation) + ", root " + std::to_string(call.root) + ")";
 }
 
 char* at(std::uint64_t address) { return reinterpret_cast<char*>(address); }
@@ -51,30 +34,12 @@ std::vector<char> reduceAll(const Collective& all, const Call& call) {
   return reduce(call, all.slots[0].buffers.sendBytes / bytesOf(call.type), inputs);
 }
 
-std::vector<char> resultOf(const Collective& all, const Call& call) {
-  switch (call.kind) {
-    case Kind::kAllGather:
-      return gatherAll(all);
-    case Kind::kBroadcast: {
-      const Buffers& root = all.slots[static_cast<std::size_t>(call.root)].buffers;
-      return {at(root.send), at(root.send) + root.sendBytes};
-    }
-    case Kind::kReduceScatter:
-    case Kind::kAllReduce:
-      break;
-  }
-  return reduceAll(all, call);
-}
-
 // move does a collective: all is read before anything is written, so that
 // buffers in place work.
 void move(const Collective& all) {
-  const Call& call = all.slots[0].call;
-  const std::vector<char> result = resultOf(all, call);
+  const std::vector<char> result = resultOf(all);
   for (std::size_t rank = 0; rank < all.slots.size(); rank++) {
-    const Buffers& to = all.slots[rank].buffers;
-    const std::size_t offset = call.kind == Kind::kReduceScatter ? rank * to.receiveBytes : 0;
-    std::memcpy(at(to.receive), result.data() + offset, to.receiveBytes);
+    deliver(all, result, rank);
   }
 }
 
@@ -92,24 +57,12 @@ struct Part : Work {
       return false;
     }
     slot().arrived = true;
-    return whole->finished || (allArrived() && agree());
+    return whole->finished || (allArrived() && agree(*whole, collective, *comm->clique));
   }
 
   bool allArrived() const {
     for (const auto& each : whole->slots) {
       if (!each.arrived) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  bool agree() const {
-    for (std::size_t rank = 1; rank < whole->slots.size(); rank++) {
-      const Call &first = whole->slots[0].call, &other = whole->slots[rank].call;
-      if (!(first == other)) {
-        fail(*comm->clique, ncclInvalidUsage, "collective " + std::to_string(collective) + ": rank 0 calls " + text(first) + ", rank " +
-                                                  std::to_string(rank) + " calls " + text(other));
         return false;
       }
     }
@@ -145,7 +98,51 @@ struct Part : Work {
 
 }  // namespace
 
+std::string text(const Call& call) {
+  return std::string(nameOf(call.kind)) + "(count " + std::to_string(call.count) + ", type " + std::to_string(call.type) + ", op " +
+         std::to_string(call.operation) + ", root " + std::to_string(call.root) + ")";
+}
+
+std::vector<char> resultOf(const Collective& all) {
+  const Call& call = all.slots[0].call;
+  switch (call.kind) {
+    case Kind::kAllGather:
+      return gatherAll(all);
+    case Kind::kBroadcast: {
+      const Buffers& root = all.slots[static_cast<std::size_t>(call.root)].buffers;
+      return {at(root.send), at(root.send) + root.sendBytes};
+    }
+    case Kind::kReduceScatter:
+    case Kind::kAllReduce:
+      break;
+  }
+  return reduceAll(all, call);
+}
+
+void deliver(const Collective& all, const std::vector<char>& result, std::size_t rank) {
+  const Collective::Slot& slot = all.slots[rank];
+  const std::size_t offset = slot.call.kind == Kind::kReduceScatter ? rank * slot.buffers.receiveBytes : 0;
+  std::memcpy(at(slot.buffers.receive), result.data() + offset, slot.buffers.receiveBytes);
+}
+
+bool agree(const Collective& all, std::uint64_t number, Clique& clique) {
+  const Call& first = all.slots[0].call;
+  for (std::size_t rank = 1; rank < all.slots.size(); rank++) {
+    const Call& other = all.slots[rank].call;
+    if (!(first == other)) {
+      fail(clique, ncclInvalidUsage, "collective " + std::to_string(number) + ": rank 0 calls " + text(first) + ", rank " + std::to_string(rank) +
+                                         " calls " + text(other));
+      return false;
+    }
+  }
+  return true;
+}
+
 void putCollective(const std::shared_ptr<gpu::Queue>& queue, const std::shared_ptr<ncclComm>& comm, const Call& call, const Buffers& buffers) {
+  if (comm->clique->board != nullptr) {
+    putRemote(queue, comm, call, buffers);
+    return;
+  }
   auto part = std::make_unique<Part>();
   part->collective = comm->collectives++;
   auto& whole = comm->clique->collectives[part->collective];

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "board.h"
 #include "group.h"
 
 namespace nccl {
@@ -31,6 +32,7 @@ void resetAll() {
   }
   registry().comms.clear();
   registry().gathering.clear();
+  leaveBoards();
 }
 
 void leaksOf(std::vector<std::string>& list) {
@@ -111,7 +113,9 @@ ncclResult_t join(ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank,
   if (clique == nullptr) {
     clique = std::make_shared<Clique>(ranks);
   }
-  if (const ncclResult_t status = checkSeat(*clique, ranks, rank, device)) {
+  ncclResult_t status = checkSeat(*clique, ranks, rank, device);
+  status = status == ncclSuccess ? sitDown(clique, boardName(key), rank) : status;
+  if (status != ncclSuccess) {
     return status;
   }
   const auto made = seat(clique, rank, device, blocking);
@@ -154,27 +158,44 @@ int placeIn(const Split& split, int rank) {
   return place;
 }
 
+// meet waits for all ranks to ask for a split.
+bool meet(gpu::Lock& lock, const ncclComm& comm, std::uint64_t number, Split& split) {
+  if (comm.clique->board != nullptr) {
+    if (exchangeWishes(lock, comm, number, split) && split.cliques.empty()) {
+      form(split);
+    }
+    return !split.cliques.empty();
+  }
+  if (++split.made == comm.clique->ranks()) {
+    form(split);
+    gpu::state().changed.notify_all();
+  }
+  gpu::until(lock, "ncclCommSplit", [&] { return !split.cliques.empty() || comm.aborted || comm.async != ncclSuccess; });
+  return !split.cliques.empty();
+}
+
 ncclResult_t splitComm(gpu::Lock& lock, const std::shared_ptr<ncclComm>& comm, int color, int key, bool blocking, ncclComm_t* made) {
-  auto& slot = comm->clique->splits[comm->splits++];
+  const std::uint64_t number = comm->splits++;
+  auto& slot = comm->clique->splits[number];
   if (slot == nullptr) {
     slot = std::make_shared<Split>();
     slot->wishes.resize(comm->clique->members.size());
   }
   const std::shared_ptr<Split> split = slot;
   split->wishes[static_cast<std::size_t>(comm->rank)] = {true, color, key};
-  if (++split->made == comm->clique->ranks()) {
-    form(*split);
-    gpu::state().changed.notify_all();
-  }
-  gpu::until(lock, "ncclCommSplit", [&] { return !split->cliques.empty() || comm->aborted || comm->async != ncclSuccess; });
-  if (split->cliques.empty()) {
+  if (!meet(lock, *comm, number, *split)) {
     return comm->aborted ? ncclInternalError : comm->async;
   }
   *made = nullptr;
   if (color == NCCL_SPLIT_NOCOLOR) {
     return ncclSuccess;
   }
-  const auto child = seat(split->cliques[color], placeIn(*split, comm->rank), comm->device, blocking);
+  const int place = placeIn(*split, comm->rank);
+  const std::shared_ptr<Clique>& clique = split->cliques[color];
+  if (const ncclResult_t status = sitDown(clique, comm->clique->name + "." + std::to_string(number) + "." + std::to_string(color), place)) {
+    return status;
+  }
+  const auto child = seat(clique, place, comm->device, blocking);
   *made = child.get();
   return blocking ? finish(lock, child) : ncclInProgress;
 }

@@ -40,19 +40,21 @@ struct Split {
   std::map<int, std::shared_ptr<struct Clique>> cliques;  // by color, when all have come
 };
 
-// Clique is the ranks of an id. It and its ranks keep each other alive: a test's
+// Clique is the ranks of an id; those in other processes stay null. It and its ranks keep each other alive: a test's
 // process ends before that matters.
 struct Clique {
   std::vector<std::shared_ptr<ncclComm>> members;  // by rank; null until it comes
-  int joined = 0;
+  int joined = 0;                                  // of this process
   ncclResult_t failure = ncclSuccess;
   std::map<std::uint64_t, std::shared_ptr<struct Collective>> collectives;  // not finished, by number
   std::map<std::uint64_t, std::shared_ptr<Split>> splits;
   std::map<std::pair<int, int>, Channel> channels;  // by sender and receiver
+  struct Board* board = nullptr;                    // where ranks are in other processes
+  std::string name;                                 // of the board
 
   explicit Clique(int ranks) : members(static_cast<std::size_t>(ranks)) {}
   int ranks() const { return static_cast<int>(members.size()); }
-  bool complete() const { return joined == ranks(); }
+  bool complete() const;
 };
 
 // fail sets an asynchronous error on all ranks and prints why.
@@ -98,5 +100,6 @@ struct ncclComm {
   ncclResult_t async = ncclSuccess;
   std::uint64_t issued = 0, completed = 0;      // operations
   std::uint64_t collectives = 0, splits = 0;    // issued
+  std::uint64_t demanded = 0;                   // operations before this one were, for other processes
   std::map<std::uint64_t, gpu::Point> pending;  // of the operations that are not completed, by number
 };
