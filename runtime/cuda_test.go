@@ -417,7 +417,7 @@ func TestAFullGPUIsToldByAllRanks(t *testing.T) {
 		full  func(t *testing.T)
 		words []string
 	}{
-		"one GPU":  {func(t *testing.T) { machine.Fault(t, "cuMemAlloc_v2:2:device=1:after=3") }, []string{"rank 1: could not open it"}},
+		"one GPU":  {func(t *testing.T) { machine.Fault(t, "cuMemAlloc_v2:2:device=1:after=5") }, []string{"rank 1: could not open it"}},
 		"all GPUs": {func(t *testing.T) { machine.Memory(t, 6<<20) }, []string{"rank 0: could not open it", "bytes are free"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -225,6 +225,7 @@ func (m *Model) reduce(b *bucket, full device.Memory) {
 		full = cast
 	}
 	part := staging.Slice(m.place.WireFull, n*b.wire.Bytes())
+	m.did(actReduceScatter, b.index)
 	m.comm.ReduceScatter(b.name, part, full, b.wire)
 	m.kernels.Accumulate(m.reductions, b.grad, b.gradType, part, b.wire, n, m.divideBy, !b.summed)
 	b.summed = true

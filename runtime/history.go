@@ -14,7 +14,9 @@ import (
 	"github.com/shardgen/shardgen/runtime/optim"
 )
 
-// act is something that all ranks must do alike.
+// act is something that all ranks must do alike: a call, or a collective. The order
+// of collectives follows from the calls, but also from when prefetches find room;
+// it is what a transport can't do without.
 type act uint8
 
 const (
@@ -31,16 +33,20 @@ const (
 	actUnscale
 	actStep
 	actUpdate
+	actSum
+	actAllGather
+	actReduceScatter
 )
 
 var actNames = [...]string{
 	actInit: "Init", actForward: "Forward", actEval: "Eval", actBackward: "Backward", actGather: "the gather of block", actReduce: "Reduce of the gradients of block",
 	actDiscard: "Discard of the gradients of block", actZeroGrad: "ZeroGrad", actFreeze: "Freeze", actUnfreeze: "Unfreeze",
-	actUnscale: "Unscale", actStep: "Step", actUpdate: "Update",
+	actUnscale: "Unscale", actStep: "Step", actUpdate: "Update", actSum: "a sum",
+	actAllGather: "the all-gather of", actReduceScatter: "the reduce-scatter of",
 }
 
 // entry is one act of a rank: on which of its models, and with what: a block's
-// position, or a hash of the arguments.
+// position, a bucket's index, or a hash of the arguments.
 type entry struct {
 	act    act
 	model  uint16 // counts the models opened on the rank
@@ -109,7 +115,7 @@ func (d digest) detail() uint32 { return uint32(d>>32) ^ uint32(d) }
 // of them and of their squares are exact in f64 for all ranks that there can be.
 const (
 	pieces    = 3
-	pieceBits = 20
+	pieceBits = 18
 )
 
 // sumOverRanks adds up over the ranks what is at the start of m.sums, a norm,
@@ -222,24 +228,24 @@ func (m *Model) difference(first, other *history, rank int) string {
 		at := i % memory
 		switch {
 		case i >= first.count:
-			return fmt.Sprintf("rank 0 made %d calls, rank %d went on with %s", first.count, rank, m.describe(entryOf(other.entries[at])))
+			return fmt.Sprintf("rank %d did more, %s", rank, m.describe(entryOf(other.entries[at])))
 		case i >= other.count:
-			return fmt.Sprintf("rank %d made %d calls, rank 0 went on with %s", rank, other.count, m.describe(entryOf(first.entries[at])))
+			return fmt.Sprintf("rank 0 did more than rank %d, %s", rank, m.describe(entryOf(first.entries[at])))
 		case first.entries[at] != other.entries[at]:
-			return m.contrast(entryOf(first.entries[at]), entryOf(other.entries[at]), i, rank)
+			return m.contrast(entryOf(first.entries[at]), entryOf(other.entries[at]), rank)
 		case first.hashes[at] != other.hashes[at]:
-			return fmt.Sprintf("rank 0 and rank %d differ in a call more than %d calls ago", rank, last-i)
+			return fmt.Sprintf("rank 0 and rank %d differ in what is more than %d acts ago", rank, last-i)
 		}
 	}
-	return fmt.Sprintf("rank 0 and rank %d differ in a call more than %d calls ago", rank, memory)
+	return fmt.Sprintf("rank 0 and rank %d differ in what is more than %d acts ago", rank, memory)
 }
 
-func (m *Model) contrast(a, b entry, call uint64, rank int) string {
+func (m *Model) contrast(a, b entry, rank int) string {
 	one, other := m.describe(a), m.describe(b)
 	if one == other {
-		return fmt.Sprintf("call %d is %s on rank 0 and on rank %d, but with other arguments", call+1, one, rank)
+		return fmt.Sprintf("rank 0 did %s, rank %d the same with other arguments", one, rank)
 	}
-	return fmt.Sprintf("call %d is %s on rank 0, and %s on rank %d", call+1, one, other, rank)
+	return fmt.Sprintf("rank 0 did %s, rank %d %s", one, rank, other)
 }
 
 // describe names an act. Blocks are named by this model, if they are its own.
@@ -248,18 +254,27 @@ func (m *Model) describe(e entry) string {
 		return fmt.Sprintf("act %d", e.act)
 	}
 	text := actNames[e.act]
-	switch e.act {
-	case actGather, actReduce, actDiscard:
-		if e.model == m.ordinal && int(e.detail) < len(m.blocks) {
-			text += " " + m.blocks[e.detail].name
-		} else {
-			text += fmt.Sprintf(" at position %d", e.detail)
-		}
+	own := e.model == m.ordinal
+	switch {
+	case e.act == actSum:
+		return text // of no model
+	case e.act == actGather || e.act == actReduce || e.act == actDiscard:
+		text += " " + nameOr(own && int(e.detail) < len(m.blocks), func() string { return m.blocks[e.detail].name }, e.detail)
+	case e.act == actAllGather || e.act == actReduceScatter:
+		text += " " + nameOr(own && int(e.detail) < len(m.buckets), func() string { return m.buckets[e.detail].name }, e.detail)
 	}
-	if e.model != m.ordinal {
+	if !own {
 		text += fmt.Sprintf(" of the rank's model %d", e.model+1)
 	}
 	return text
+}
+
+// nameOr returns a name where it is known, else the number that stands for it.
+func nameOr(known bool, name func() string, number uint32) string {
+	if known {
+		return name()
+	}
+	return fmt.Sprintf("number %d", number)
 }
 
 // The sums of a step are a norm and the pieces of a hash.

@@ -28,23 +28,23 @@ func TestRanksThatDidDifferentThingsAreTold(t *testing.T) {
 	}{
 		"another learning rate": {func(ctx context.Context, m *Model) error {
 			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{LR: 1}) }, func() error { return step(ctx, m, optim.AdamW{LR: 2}) })
-		}, "call 2 is Step on rank 0 and on rank 1, but with other arguments", ""},
+		}, "rank 0 did Step, rank 1 the same with other arguments", ""},
 		"another loss scale": {func(ctx context.Context, m *Model) error {
 			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{}) }, func() error { return step(ctx, m, optim.AdamW{LossScale: 2}) })
-		}, "call 2 is Step on rank 0 and on rank 1, but with other arguments", ""},
+		}, "rank 0 did Step, rank 1 the same with other arguments", ""},
 		"another parameter frozen": {func(ctx context.Context, m *Model) error {
 			err := onRank1(m, func() error { return m.Freeze("h.0.*") }, func() error { return m.Freeze("h.1.*") })
 			return errors.Join(err, step(ctx, m, optim.AdamW{}))
-		}, "call 2 is Freeze on rank 0 and on rank 1, but with other arguments", ""},
+		}, "rank 0 did Freeze, rank 1 the same with other arguments", ""},
 		"one rank forgets the gradients": {func(ctx context.Context, m *Model) error {
 			return errors.Join(onRank1(m, m.ZeroGrad, func() error { return nil }), step(ctx, m, optim.AdamW{}))
-		}, "call 2 is ZeroGrad on rank 0, and Step on rank 1", ""},
+		}, "rank 0 did ZeroGrad, rank 1 Step", ""},
 		"unscaled instead of stepped": {func(ctx context.Context, m *Model) error {
 			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{}) }, func() error { _, err := m.Unscale(ctx, 0, 0); return err })
-		}, "call 2 is Step on rank 0, and Unscale on rank 1", ""},
+		}, "rank 0 did Step, rank 1 Unscale", ""},
 		"an update instead of a step": {func(ctx context.Context, m *Model) error {
 			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{}) }, func() error { return m.Update(ctx, func(*Shards) error { return nil }) })
-		}, "the ranks disagree: rank 0 wants all-reduce of the gradient norm", "call 2 is Step on rank 0, and Update on rank 1"},
+		}, "the ranks disagree: rank 0 wants all-reduce of the gradient norm", "rank 0 did Step, rank 1 Update"},
 		"a block is skipped, which a prefetch hides": {func(ctx context.Context, m *Model) error {
 			p := m.Forward(ctx)
 			for i := range 3 {
@@ -58,7 +58,7 @@ func TestRanksThatDidDifferentThingsAreTold(t *testing.T) {
 				b.Release()
 			}
 			return errors.Join(p.End(), step(ctx, m, optim.AdamW{}))
-		}, "call 4 is the gather of block h.1 on rank 0, and the gather of block h.2 on rank 1", ""},
+		}, "rank 0 did the gather of block h.1, rank 1 the gather of block h.2", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tm := trainable(2)
@@ -116,7 +116,7 @@ func TestTwoModelsOfOnePackageAreToldApart(t *testing.T) {
 			_, err = first.StepAdamW(ctx, optim.AdamW{})
 			return err
 		})
-		if err == nil || !strings.Contains(err.Error(), "Forward on rank 0, and Forward of the rank's model 2 on rank 1") {
+		if err == nil || !strings.Contains(err.Error(), "rank 0 did Forward, rank 1 Forward of the rank's model 2") {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -140,7 +140,7 @@ func TestADifferenceThatIsLongAgoIsStillFound(t *testing.T) {
 			_, err := m.StepAdamW(ctx, optim.AdamW{})
 			return err
 		})
-		if err == nil || !strings.Contains(err.Error(), "in a call more than 64 calls ago") {
+		if err == nil || !strings.Contains(err.Error(), "in what is more than 64 acts ago") {
 			t.Errorf("error %v", err)
 		}
 	})

@@ -54,6 +54,7 @@ type bucket struct {
 	params       []parameter // of layout.Params
 	place        *layout.Place
 	name         string
+	index        uint32 // in Model.buckets
 	wire         dtype.DType
 	gradType     dtype.DType
 	shard        device.Memory // this rank's part
@@ -148,7 +149,7 @@ func (m *Model) buildBlock(position int) {
 
 // addBucket finds a bucket's memory. m.buckets has room, so pointers stay good.
 func (m *Model) addBucket(l *layout.Bucket, at *layout.Place, name string, owner *block) *bucket {
-	b := bucket{layout: l, place: at, name: name, wire: m.descriptor.Layout.WireType(l), gradType: l.GradType()}
+	b := bucket{layout: l, place: at, name: name, index: uint32(len(m.buckets)), wire: m.descriptor.Layout.WireType(l), gradType: l.GradType()}
 	shardBytes := at.ShardElements * l.DType.Bytes()
 	stateBytes := at.ShardElements * b.gradType.Bytes()
 	b.shard = m.part(layout.Shards, l.DType, at.Shard, shardBytes)

@@ -26,11 +26,13 @@ type Rank struct {
 
 	models  uint16  // opened so far
 	history history // what all of them did
+	scratch device.Memory
 }
 
 // NewRank joins a communicator and a device. The rank's own work (filling,
 // zeroing, optimizer steps) runs on a compute stream that it makes and Close
-// frees.
+// frees, as it does a KiB or two for each rank of the group, through which ranks
+// compare what they do.
 func NewRank(c comm.Communicator, d device.Device) (*Rank, error) {
 	if c == nil || d == nil {
 		return nil, fmt.Errorf("rank of communicator %v on device %v: neither may be nil", c, d)
@@ -39,12 +41,26 @@ func NewRank(c comm.Communicator, d device.Device) (*Rank, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: making the compute stream: %w", c.Rank(), err)
 	}
-	return &Rank{comm: c, device: d, stream: s, own: s}, nil
+	scratch, err := d.Alloc(int64(c.Size()+1) * messageBytes)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("rank %d: allocating room for messages between ranks: %w", c.Rank(), err), s.Close())
+	}
+	return &Rank{comm: c, device: d, stream: s, own: s, scratch: scratch}, nil
 }
 
-// Close frees the rank's own compute stream. Close its models first; a stream of
-// the trainer's is the trainer's to close.
-func (r *Rank) Close() error { return r.own.Close() }
+// messageBytes is the longest message that ranks exchange: a history.
+const messageBytes = 8 * (2 + 2*memory)
+
+// Close frees what NewRank took. Close its models first; a stream of the trainer's
+// is the trainer's to close.
+func (r *Rank) Close() error {
+	err := r.own.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	scratch := r.scratch
+	r.scratch = device.Memory{}
+	return errors.Join(err, r.device.Free(scratch))
+}
 
 // Rank returns the rank's place in its group, from 0.
 func (r *Rank) Rank() int { return r.comm.Rank() }
@@ -77,35 +93,41 @@ func (r *Rank) Sum(ctx context.Context, what string, x []float64) error {
 	if ctx == nil {
 		return fmt.Errorf("sum of %s: the context is nil; pass context.Background()", what)
 	}
-	err := r.through(ctx, dtype.Bytes(x), r.comm.ReduceStream(), func(mem device.Memory) {
-		r.comm.AllReduce(what, mem, dtype.Float64)
-	})
-	if err != nil {
-		return fmt.Errorf("sum of %s: %w", what, err)
+	r.history.add(entry{act: actSum, detail: uint32(len(x))})
+	most := int(r.scratch.Bytes() / dtype.Float64.Bytes())
+	for more := true; more; more = len(x) > 0 { // once for no numbers too, as others may have some
+		part := x[:min(len(x), most)]
+		err := r.through(ctx, dtype.Bytes(part), r.comm.ReduceStream(), func(mem device.Memory) {
+			r.comm.AllReduce(what, mem, dtype.Float64)
+		})
+		if err != nil {
+			return fmt.Errorf("sum of %s: %w", what, err)
+		}
+		x = x[len(part):]
 	}
 	return nil
 }
 
 // through copies b to the device, puts a collective on it on one of the group's
-// streams, and copies back what it left. A failure ends the group: the memory is
-// only free when nobody uses it any more.
+// streams, and copies back what it left. b has no more bytes than r.scratch.
+// Nothing is allocated: on a GPU that can wait for all work of all of a process's
+// GPUs, also for collectives that wait for this rank. A failure ends the group:
+// the memory is only free when nobody uses it any more.
 func (r *Rank) through(ctx context.Context, b []byte, stream device.Stream, collective func(device.Memory)) error {
-	mem, err := r.device.Alloc(int64(len(b)))
-	if err != nil {
+	if int64(len(b)) > r.scratch.Bytes() {
+		return &StateError{Operation: "use", Subject: fmt.Sprintf("rank %d", r.comm.Rank()), Found: "it is closed", Fix: "close a rank when nothing uses it any more"}
+	}
+	mem := r.scratch.Slice(0, int64(len(b)))
+	if err := r.device.Write(ctx, mem, b); err != nil {
 		return err
 	}
-	err = r.device.Write(ctx, mem, b)
-	if err == nil {
-		collective(mem)
-		if err = r.comm.Synchronize(ctx, stream.Record()); err != nil {
-			r.comm.Abort(err)
-			_ = r.comm.Synchronize(context.Background(), stream.Record()) // returns the same error, when nothing uses mem any more
-		}
+	collective(mem)
+	if err := r.comm.Synchronize(ctx, stream.Record()); err != nil {
+		r.comm.Abort(err)
+		_ = r.comm.Synchronize(context.Background(), stream.Record()) // returns the same error, when nothing uses mem any more
+		return err
 	}
-	if err == nil {
-		err = r.device.Read(ctx, b, mem)
-	}
-	return errors.Join(err, r.device.Free(mem))
+	return r.device.Read(ctx, b, mem)
 }
 
 // Launcher starts the ranks of a group and waits for them.

@@ -113,6 +113,7 @@ func (m *Model) begin(r *residence, buckets ...*bucket) {
 		if b.place.GatheredBytes == 0 {
 			continue
 		}
+		m.did(actAllGather, b.index)
 		m.comm.AllGather(b.name, b.gathered, b.shard)
 		m.stats.Gathers++
 		m.stats.GatheredBytes += b.gathered.Bytes() - b.shard.Bytes()
