@@ -97,7 +97,7 @@ check-tests: $(if $(CI),cuda-toolchain)
 	go test ./...
 
 check-race: ci-packages
-	@if command -v gcc >/dev/null; then set -x; CGO_ENABLED=1 go test -race ./runtime ./runtime/comm/... ./runtime/device/...; \
+	@if command -v gcc >/dev/null; then set -x; CGO_ENABLED=1 go test -race ./runtime/...; \
 	else echo "race check skipped: it needs a C compiler (gcc)"; fi
 
 check-examples:

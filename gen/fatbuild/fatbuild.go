@@ -22,7 +22,7 @@ import (
 )
 
 // SourceHash returns the SHA-256, in hexadecimal, of all that a compiler reads of
-// shardgen's: a package's CUDA files and the headers they include, by name, each
+// shardgen's: a package's CUDA files and the all of its headers, by name, each
 // as its name in quotes, its length in bytes and its content.
 func SourceHash(files []output.File) (string, error) {
 	all, err := headers()

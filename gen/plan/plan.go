@@ -2,8 +2,8 @@
 // each lies, what every rank owns, how much memory a rank needs, and the hashes
 // that ranks and files are compared by.
 //
-// It is pure arithmetic: no I/O, no Go and no CUDA text. It imports spec and
-// the runtime's leaves.
+// It is pure arithmetic: no I/O, no Go and no CUDA text. It imports spec,
+// the runtime's leaves, and of gen/output how names are printed.
 package plan
 
 import (

@@ -4,7 +4,7 @@
 //
 // Generator and runtime both read their offsets from here; nothing computes an
 // offset a second way. The package is a leaf: it imports only its fellow leaves
-// dtype and random.
+// dtype, optim and random.
 package layout
 
 import (
