@@ -5,27 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
-	"github.com/shardgen/shardgen/gen/plan"
+	"github.com/shardgen/shardgen/cudasrc/emu/idle"
+	"github.com/shardgen/shardgen/generated/llama38bhost"
 	shard "github.com/shardgen/shardgen/runtime"
 	"github.com/shardgen/shardgen/runtime/comm/nccl"
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/device/cuda"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/fatbin"
+	"github.com/shardgen/shardgen/runtime/layout"
 	"github.com/shardgen/shardgen/runtime/random"
-	"github.com/shardgen/shardgen/spec"
 )
 
 // gatherHostCUDA is gatherHost for a GPU: over a driver and an NCCL that do nothing.
 // It needs gcc to build them; without, there is no row, but the reason.
 func gatherHostCUDA() ([]Result, error) {
 	const name, world, gathers = "gather_host_cuda_ns", 8, 50_000
-	if err := canBuildIdle(); err != nil {
+	if err := idle.Available(); err != nil {
 		fmt.Fprintf(os.Stderr, "bench: %s is left out: %v\n", name, err)
 		return nil, nil
 	}
@@ -53,26 +53,8 @@ func gatherHostCUDA() ([]Result, error) {
 	}, d.close()
 }
 
-func canBuildIdle() error {
-	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		return fmt.Errorf("it is measured on linux/amd64, this is %s/%s", runtime.GOOS, runtime.GOARCH)
-	}
-	_, err := exec.LookPath("gcc")
-	return err
-}
-
-// buildIdle compiles one of the libraries that do nothing.
-func buildIdle(dir, name, soname string) (string, error) {
-	path := filepath.Join(dir, soname)
-	out, err := exec.Command("gcc", "-shared", "-fPIC", "-O2", "-Wl,-soname,"+soname, "-o", path, filepath.Join("cudasrc", "emu", "idle", name)).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("building %s: %w\n%s", name, err, out)
-	}
-	return path, nil
-}
-
-// idle is a rank on a GPU that does nothing, with an open model.
-type idle struct {
+// idleRank is a rank on a GPU that does nothing, with an open model.
+type idleRank struct {
 	gpu   *cuda.Device
 	comm  *nccl.Communicator
 	rank  *shard.Rank
@@ -80,30 +62,23 @@ type idle struct {
 	start []int64 // of the block's parameters in its bucket, in elements
 }
 
-func openIdle(dir string, world int) (*idle, error) {
-	driver, err := buildIdle(dir, "libcuda.c", "libcuda.so.1")
+func openIdle(dir string, world int) (*idleRank, error) {
+	libraries, err := idle.Build(context.Background(), dir)
 	if err != nil {
 		return nil, err
 	}
-	library, err := buildIdle(dir, "libnccl.c", "libnccl.so.2")
-	if err != nil {
+	if err := os.Setenv("SHARDGEN_LIBNCCL", libraries.NCCL); err != nil {
 		return nil, err
 	}
-	if err := os.Setenv("SHARDGEN_LIBNCCL", library); err != nil {
-		return nil, err
-	}
-	d := &idle{}
-	if err := d.open(driver, world); err != nil {
+	d := &idleRank{}
+	if err := d.open(libraries.CUDA, world); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	return d, nil
 }
 
-func (d *idle) open(driver string, world int) error {
-	descriptor, err := hostDescriptor()
-	if err != nil {
-		return err
-	}
+func (d *idleRank) open(driver string, world int) error {
+	descriptor := hostDescriptor()
 	for _, p := range descriptor.Layout.Kinds[0].Buckets[0].Params {
 		d.start = append(d.start, p.Start)
 	}
@@ -127,40 +102,27 @@ func (d *idle) open(driver string, world int) error {
 	return d.model.Init(ctx, 1)
 }
 
-// hostDescriptor describes the model of gatherHost, with code that only a driver
-// that does nothing runs: the generated package has kernels where nvcc was there.
-func hostDescriptor() (*shard.Descriptor, error) {
-	const path = "bench/llama-3-8b-host.yaml"
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	m, diagnostics := spec.Parse(path, text)
-	if len(diagnostics) > 0 {
-		return nil, fmt.Errorf("%v", diagnostics)
-	}
-	p, diagnostics := plan.Build(m)
-	if len(diagnostics) > 0 {
-		return nil, fmt.Errorf("%v", diagnostics)
-	}
-	const image, source = "\x50\xed\x55\xba, which no GPU runs", "00"
-	d := &shard.Descriptor{
-		Model: "llama-3-8b-host", Package: "llama38bhost", Layout: *p.Layout,
-		Code: device.Code{Package: "llama38bhost", Source: source, Fatbin: string(fatbin.Seal([]byte(image), fatbin.Record{Source: source}))},
-	}
-	for _, w := range p.Worlds {
-		d.Worlds = append(d.Worlds, shard.World{PlanHash: w.Plan, RestBytes: w.Placement.RestBytes(), PeakBytes: w.Placement.PeakBytes()})
-	}
-	params := d.Layout.Kinds[0].Buckets[0].Params
+// hostDescriptor describes the model of gatherHost, with code and inits that only
+// a driver that does nothing can do something with: the generated package has
+// kernels where nvcc was there.
+func hostDescriptor() *shard.Descriptor {
+	const image, source = "\x50\xed\x55\xba\x01\x00\x10\x00\x04\x00\x00\x00\x00\x00\x00\x00none", "00"
+	d := *llama38bhost.Descriptor()
+	d.Code = device.Code{Package: d.Package, Source: source, Fatbin: string(fatbin.Seal([]byte(image), fatbin.Record{Source: source}))}
+	kind := d.Layout.Kinds[0]
+	kind.Buckets = slices.Clone(kind.Buckets)
+	params := slices.Clone(kind.Buckets[0].Params)
 	for i := range params {
 		params[i].Init = &random.Distribution{Kind: random.Ones}
 	}
-	return d, nil
+	kind.Buckets[0].Params = params
+	d.Layout.Kinds = []layout.Kind{kind}
+	return &d
 }
 
 // gathers returns the mean time of a gather and release, with views of all
 // parameters as generated code makes them, and how often one allocates.
-func (d *idle) gathers(n int) (ns, allocations float64, err error) {
+func (d *idleRank) gathers(n int) (ns, allocations float64, err error) {
 	f := d.model.Forward(context.Background())
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -182,7 +144,7 @@ func (d *idle) gathers(n int) (ns, allocations float64, err error) {
 	return float64(spent.Nanoseconds()) / float64(n), float64((after.Mallocs - before.Mallocs) / uint64(n)), f.End()
 }
 
-func (d *idle) close() error {
+func (d *idleRank) close() error {
 	var all []error
 	if d.model != nil {
 		all = append(all, d.model.Close())

@@ -414,17 +414,21 @@ func TestAFullGPUIsToldByAllRanks(t *testing.T) {
 	tm := trainable(3)
 	tm.blocks[0].params[0].shape = []int64{900_000}
 	for name, c := range map[string]struct {
-		full  func(t *testing.T)
+		full  func(t *testing.T, rank int) // before it opens the model
 		words []string
 	}{
-		"one GPU":  {func(t *testing.T) { machine.Fault(t, "cuMemAlloc_v2:2:device=1:after=5") }, []string{"rank 1: could not open it"}},
-		"all GPUs": {func(t *testing.T) { machine.Memory(t, 6<<20) }, []string{"rank 0: could not open it", "bytes are free"}},
+		"one GPU": {func(t *testing.T, rank int) {
+			if rank == 1 {
+				machine.Fault(t, "cuMemAlloc_v2:2:device=1")
+			}
+		}, []string{"rank 1 could not open it"}},
+		"all GPUs": {func(t *testing.T, rank int) { machine.Memory(t, 6<<20) }, []string{"could not open it", "bytes are free"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onCUDA(t, func(t *testing.T, b *backend) {
-				c.full(t)
 				errs := make([]error, 3)
 				err := Run(t.Context(), b.launcher(3, 10*time.Second), func(ctx context.Context, rank *Rank) error {
+					c.full(t, rank.Rank())
 					_, errs[rank.Rank()] = Open(ctx, rank, tm.descriptor(t), Options{})
 					return nil
 				})

@@ -45,12 +45,6 @@ func (m *Model) buildGradBuffers() {
 			m.gradBuffers[i].lease.memory = m.arenas[layout.GradBuffers][dtype.Invalid].Slice(int64(i)*at.Bytes, at.Bytes)
 		}
 	}
-	for p := range m.blocks {
-		b := &m.blocks[p]
-		for i := range b.grads {
-			b.gradBytes = max(b.gradBytes, b.grads[i].Offset+m.gradBucket(b, &b.grads[i]).place.GatheredBytes)
-		}
-	}
 }
 
 // gradBucket returns the bucket that a part of a block's gradient buffer is of.

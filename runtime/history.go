@@ -33,6 +33,7 @@ const (
 	actUnscale
 	actStep
 	actUpdate
+	actFailedUpdate
 	actSum
 	actAllGather
 	actReduceScatter
@@ -41,7 +42,7 @@ const (
 var actNames = [...]string{
 	actInit: "Init", actForward: "Forward", actEval: "Eval", actBackward: "Backward", actGather: "the gather of block", actReduce: "Reduce of the gradients of block",
 	actDiscard: "Discard of the gradients of block", actZeroGrad: "ZeroGrad", actFreeze: "Freeze", actUnfreeze: "Unfreeze",
-	actUnscale: "Unscale", actStep: "Step", actUpdate: "Update", actSum: "a sum",
+	actUnscale: "Unscale", actStep: "Step", actUpdate: "Update", actFailedUpdate: "an Update that failed", actSum: "a sum",
 	actAllGather: "the all-gather of", actReduceScatter: "the reduce-scatter of",
 }
 
@@ -86,14 +87,23 @@ func (m *Model) did(a act, detail uint32) {
 // digest folds the arguments of a call.
 type digest uint64
 
-const newDigest digest = 0xcbf29ce484222325 // FNV-1a's
+// FNV-1a's of 64 bits.
+const (
+	newDigest digest = 0xcbf29ce484222325
+	fnvPrime  digest = 0x100000001b3
+)
+
+// end separates arguments: it is no byte.
+const end = 0x100
+
+func (d digest) fold(x uint64) digest { return (d ^ digest(x)) * fnvPrime }
 
 func (d digest) texts(list []string) digest {
 	for _, s := range list {
 		for i := range len(s) {
-			d = (d ^ digest(s[i])) * 0x100000001b3
+			d = d.fold(uint64(s[i]))
 		}
-		d = (d ^ 0x100) * 0x100000001b3
+		d = d.fold(end)
 	}
 	return d
 }
@@ -102,9 +112,9 @@ func (d digest) floats(x ...float64) digest {
 	for _, f := range x {
 		b := math.Float64bits(f)
 		for ; b != 0; b >>= 8 {
-			d = (d ^ digest(b&0xff)) * 0x100000001b3
+			d = d.fold(b & 0xff)
 		}
-		d = (d ^ 0x100) * 0x100000001b3
+		d = d.fold(end)
 	}
 	return d
 }

@@ -5,11 +5,10 @@ package shard
 import (
 	"context"
 	"errors"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
+	"github.com/shardgen/shardgen/cudasrc/emu"
+	"github.com/shardgen/shardgen/cudasrc/emu/idle"
 	"github.com/shardgen/shardgen/runtime/comm/nccl"
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/device/cuda"
@@ -19,29 +18,16 @@ import (
 
 // The race detector allocates on its own account: this test counts without it.
 
-// buildIdle compiles a driver or an NCCL that does nothing.
-func buildIdle(t *testing.T, name, soname string) string {
-	t.Helper()
-	if _, err := exec.LookPath("gcc"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	path := filepath.Join(t.TempDir(), soname)
-	out, err := exec.Command("gcc", "-shared", "-fPIC", "-O2", "-Wl,-soname,"+soname, "-o", path, filepath.Join("..", "cudasrc", "emu", "idle", name)).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return path
-}
-
 // idleRank is rank 0 of 8 on a GPU that does nothing.
 func idleRank(t *testing.T) *Rank {
 	t.Helper()
-	driver := buildIdle(t, "libcuda.c", "libcuda.so.1")
-	t.Setenv("SHARDGEN_LIBNCCL", buildIdle(t, "libnccl.c", "libnccl.so.2"))
-	gpu, err := cuda.Open(0, cuda.Options{Library: driver})
+	emu.Need(t, idle.Available())
+	libraries, err := idle.Build(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SHARDGEN_LIBNCCL", libraries.NCCL)
+	gpu, err := cuda.Open(0, cuda.Options{Library: libraries.CUDA})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +60,7 @@ func TestPassesThroughCUDAAndNCCLAllocateNothing(t *testing.T) {
 	tm.shared[0].init = ones
 	d := tm.descriptor(t)
 	const source = "00"
-	d.Code = device.Code{Source: source, Fatbin: string(fatbin.Seal([]byte("\x50\xed\x55\xba, which no GPU runs"), fatbin.Record{Source: source}))}
+	d.Code = device.Code{Source: source, Fatbin: string(fatbin.Seal([]byte("\x50\xed\x55\xba\x01\x00\x10\x00\x04\x00\x00\x00\x00\x00\x00\x00none"), fatbin.Record{Source: source}))}
 	m, err := Open(t.Context(), idleRank(t), d, Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -94,14 +94,11 @@ func (m *Model) clear() {
 // initBucket fills the rank's part of a bucket: the master, where there is one,
 // and from it the low-precision shard, which so is the rounded master.
 func (m *Model) initBucket(b *bucket, seed uint64) {
+	mem, t := b.value()
 	for seg := range b.layout.Segments(b.place.ShardElements, int64(m.rank.Rank())) {
 		p := &b.layout.Params[seg.Param]
 		values := random.NewStream(seed, b.params[seg.Param].name())
-		mem, t := b.shard, b.layout.DType
-		if b.master.Bytes() > 0 {
-			mem, t = b.master, b.gradType
-		}
-		m.kernels.Fill(m.compute, mem.Slice(seg.ShardOffset*t.Bytes(), seg.Len*t.Bytes()), t, p.Init, values, seg.ParamOffset, seg.Len)
+		m.kernels.Fill(m.compute, elementsOf(mem, t, seg), t, p.Init, values, seg.ParamOffset, seg.Len)
 	}
 	m.refresh(b)
 }

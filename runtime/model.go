@@ -139,7 +139,7 @@ func (m *Model) buildBlock(position int) {
 	b := &m.blocks[position]
 	*b = block{
 		kind: kind, instance: at.Instance, position: position, slot: int(at.Slot),
-		name: kind.Instance(kind.Name, at.Instance), uses: kind.Uses, grads: at.Grads,
+		name: kind.Instance(kind.Name, at.Instance), uses: kind.Uses, grads: at.Grads, gradBytes: at.GradBytes,
 	}
 	for i := range kind.Buckets {
 		name := kind.Instance(kind.Buckets[i].Name, at.Instance)
@@ -176,6 +176,25 @@ func (m *Model) part(r layout.Role, t dtype.DType, at, bytes int64) device.Memor
 		return device.Memory{}
 	}
 	return m.arenas[r][t].Slice(at, bytes)
+}
+
+// value returns the memory that has the values of this rank's part in the highest
+// precision there is, and their type: the master where there is one, else the
+// shard.
+func (b *bucket) value() (device.Memory, dtype.DType) {
+	if b.master.Bytes() > 0 {
+		return b.master, b.gradType
+	}
+	return b.shard, b.layout.DType
+}
+
+// elementsOf returns a segment's part of what a rank has of a bucket in elements
+// of a type; empty where the rank has no such memory.
+func elementsOf(mem device.Memory, t dtype.DType, at layout.Segment) device.Memory {
+	if mem.Bytes() == 0 {
+		return device.Memory{}
+	}
+	return mem.Slice(at.ShardOffset*t.Bytes(), at.Len*t.Bytes())
 }
 
 // buildUses records for each shared parameter the first and last block that

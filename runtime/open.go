@@ -142,9 +142,9 @@ func (m *Model) introduceAll(ctx context.Context, failed error) error {
 		other := all[r*introductionBytes : (r+1)*introductionBytes]
 		switch {
 		case failed != nil && r == m.rank.Rank():
-			return &RankError{Rank: r, Err: fmt.Errorf("could not open it: %w", failed)}
+			return &openError{rank: r, err: failed}
 		case other[0] != 0:
-			return &RankError{Rank: r, Err: fmt.Errorf("could not open it: %s", introduced(other))}
+			return &openError{rank: r, err: errors.New(introduced(other))}
 		case string(other) != string(first):
 			return fmt.Errorf("ranks run different plans: rank 0 has %s, rank %d has %s; build all ranks from one generated package",
 				introduced(first), r, introduced(other))
@@ -152,6 +152,18 @@ func (m *Model) introduceAll(ctx context.Context, failed error) error {
 	}
 	return nil
 }
+
+// openError says which rank could not prepare a model.
+type openError struct {
+	rank int
+	err  error
+}
+
+func (e *openError) Error() string {
+	return fmt.Sprintf("rank %d could not open it: %v", e.rank, e.err)
+}
+
+func (e *openError) Unwrap() error { return e.err }
 
 func (m *Model) introduce(failed error) []byte {
 	own := make([]byte, introductionBytes)

@@ -138,9 +138,9 @@ func TestARankThatCanNotOpenTellsTheOthersWhy(t *testing.T) {
 		descriptor *Descriptor
 		words      string
 	}{
-		"no memory":    {2500 + 4*messageBytes, good, "rank 1: could not open it: allocating"},
-		"other layout": {1 << 30, changed, "rank 1: could not open it: planned for"},
-		"other world":  {1 << 30, other, "rank 1: could not open it: the communicator has 3 ranks, but the package is generated for 5"},
+		"no memory":    {2500 + 4*messageBytes, good, "rank 1 could not open it: allocating"},
+		"other layout": {1 << 30, changed, "rank 1 could not open it: planned for"},
+		"other world":  {1 << 30, other, "rank 1 could not open it: the communicator has 3 ranks, but the package is generated for 5"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			errs, devices := make([]error, 3), make([]*stingy, 3)

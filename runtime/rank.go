@@ -93,7 +93,7 @@ func (r *Rank) Sum(ctx context.Context, what string, x []float64) error {
 	if ctx == nil {
 		return fmt.Errorf("sum of %s: the context is nil; pass context.Background()", what)
 	}
-	r.history.add(entry{act: actSum, detail: uint32(len(x))})
+	r.history.add(entry{act: actSum, detail: newDigest.texts([]string{what}).floats(float64(len(x))).detail()})
 	most := int(r.scratch.Bytes() / dtype.Float64.Bytes())
 	for more := true; more; more = len(x) > 0 { // once for no numbers too, as others may have some
 		part := x[:min(len(x), most)]
@@ -183,10 +183,13 @@ var grace = launch.Grace
 // Launchers call it.
 func Blame(rank int, err error) error {
 	var known *RankError
+	var opened *openError
 	var abort *comm.AbortError
 	switch {
 	case errors.As(err, &known):
 		rank = known.Rank
+	case errors.As(err, &opened):
+		rank = opened.rank
 	case errors.As(err, &abort):
 		rank = abort.Rank
 	}

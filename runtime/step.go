@@ -7,7 +7,6 @@ import (
 	"math"
 
 	"github.com/shardgen/shardgen/runtime/device"
-	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/optim"
 )
 
@@ -16,7 +15,7 @@ type StepResult struct {
 	GradNorm  float64 // 2-norm of all unscaled gradients before clipping; NaN or infinite where Skipped
 	ClipScale float64 // what clipping multiplied the gradients by; 1 for none
 	NonFinite int64   // elements that are NaN or infinite
-	Skipped   bool    // some were, so nothing was updated
+	Skipped   bool    // some were, or would be once unscaled, so nothing was updated
 }
 
 // StepAdamW updates all trainable parameters from the gradients reduced since
@@ -131,11 +130,11 @@ func (m *Model) beginStep(ctx context.Context, a act, call digest, invalid error
 	if err != nil {
 		return StepResult{}, 0, err
 	}
-	if !total.Finite() {
-		m.forgetGrads()
-		return StepResult{GradNorm: math.Sqrt(total.SumSquares), ClipScale: 1, NonFinite: total.NonFinite, Skipped: true}, 0, nil
-	}
 	scale, norm := optim.GradScale(total, lossScale, clipNorm)
+	if !total.Finite() || scale*math.Sqrt(total.SumSquares) > math.MaxFloat32 {
+		m.forgetGrads()
+		return StepResult{GradNorm: norm, ClipScale: 1, NonFinite: total.NonFinite, Skipped: true}, 0, nil
+	}
 	return StepResult{GradNorm: norm, ClipScale: optim.ClipCoefficient(norm, clipNorm)}, scale, nil
 }
 
@@ -179,25 +178,19 @@ func (m *Model) globalNorm(ctx context.Context) (optim.Norm, error) {
 	return m.sumOverRanks(ctx, "the gradient norm")
 }
 
-// stateOf collects what an optimizer step of a range works on.
+// stateOf collects what an optimizer step of a range works on. Where the plan
+// has no masters of low-precision parameters, there is none to step.
 func stateOf(r *stepRange) device.State {
 	b := r.bucket
-	part := func(mem device.Memory, t dtype.DType) device.Memory {
-		if mem.Bytes() == 0 {
-			return device.Memory{}
-		}
-		return mem.Slice(r.at.ShardOffset*t.Bytes(), r.at.Len*t.Bytes())
+	s := device.State{N: r.at.Len, Type: b.gradType, Grad: elementsOf(b.grad, b.gradType, r.at)}
+	for i, mem := range b.moments {
+		s.Moments[i] = elementsOf(mem, b.gradType, r.at)
 	}
-	s := device.State{
-		N: r.at.Len, Type: b.gradType,
-		Master:  part(b.master, b.gradType),
-		Moments: [2]device.Memory{part(b.moments[0], b.gradType), part(b.moments[1], b.gradType)},
-		Grad:    part(b.grad, b.gradType),
+	if value, t := b.value(); t == b.gradType {
+		s.Master = elementsOf(value, t, r.at)
 	}
-	if own := part(b.shard, b.layout.DType); b.layout.DType == b.gradType {
-		s.Master = own
-	} else {
-		s.Copy, s.CopyType = own, b.layout.DType
+	if own := b.layout.DType; own != b.gradType {
+		s.Copy, s.CopyType = elementsOf(b.shard, own, r.at), own
 	}
 	return s
 }

@@ -655,3 +655,50 @@ func TestCopiesOfShardsCheckWhatTheyAreGiven(t *testing.T) {
 		})
 	})
 }
+
+// Gradients that are finite, and are not once they are divided by the loss scale.
+func TestAStepThatWouldOverflowIsSkipped(t *testing.T) {
+	mustRun(t, 1, trainable(1).descriptor(t), func(ctx context.Context, m *Model) error {
+		if err := fill(ctx, m); err != nil {
+			return err
+		}
+		p := m.Backward(ctx)
+		b, g, err := p.GatherWithGrads(0, 1)
+		if err != nil {
+			return err
+		}
+		dw := make([]float32, 9)
+		dw[3] = 1e10
+		if err := Grad[float32](g, 0, 0, 0).CopyFrom(ctx, dw); err != nil {
+			return err
+		}
+		b.Release()
+		g.Reduce()
+		if err := p.End(); err != nil {
+			return err
+		}
+		res, err := m.StepAdamW(ctx, optim.AdamW{LR: 1, LossScale: 0x1p-126})
+		if err != nil || !res.Skipped || res.NonFinite != 0 {
+			t.Errorf("result %+v, %v", res, err)
+		}
+		return nil
+	})
+}
+
+func TestAnUpdateThatFailsOnOneRankIsTold(t *testing.T) {
+	onBackends(t, func(t *testing.T, b *backend) {
+		err := b.runShort(2, trainable(2).descriptor(t), func(ctx context.Context, m *Model) error {
+			_ = m.Update(ctx, func(*Shards) error {
+				if m.rank.Rank() == 1 {
+					return errors.New("only here")
+				}
+				return nil
+			})
+			_, err := m.StepAdamW(ctx, optim.AdamW{})
+			return err
+		})
+		if err == nil || !strings.Contains(err.Error(), "rank 0 did Step, rank 1 an Update that failed") {
+			t.Errorf("error %v", err)
+		}
+	})
+}

@@ -128,10 +128,7 @@ func (t Tensor[T]) Name() string {
 	return t.param.name()
 }
 
-func (t Tensor[T]) bytes() int64 {
-	var zero T
-	return t.param.Numel * int64(unsafe.Sizeof(zero))
-}
+func (t Tensor[T]) bytes() int64 { return bytesOf[T](t.param.Numel) }
 
 func (t Tensor[T]) check(operation string) {
 	if err := t.state(operation); err != nil {
@@ -170,14 +167,7 @@ func Param[T dtype.Element](b Block, bucket, param int, start int64) Tensor[T] {
 		return Tensor[T]{}
 	}
 	blk := &b.m.blocks[b.position]
-	own := blk.buckets[bucket]
-	var zero T
-	return Tensor[T]{
-		lease:      &b.m.slots[blk.slot].lease,
-		generation: b.generation,
-		offset:     own.place.Slot + start*int64(unsafe.Sizeof(zero)),
-		param:      &own.params[param],
-	}
+	return gathered[T](b, blk, blk.buckets[bucket], param, start)
 }
 
 // SharedParam is Param for a shared parameter that the block uses. The view ends
@@ -186,14 +176,24 @@ func SharedParam[T dtype.Element](b Block, shared, param int, start int64) Tenso
 	if b.m == nil {
 		return Tensor[T]{}
 	}
-	own := b.m.shared[shared].bucket
+	return gathered[T](b, &b.m.blocks[b.position], b.m.shared[shared].bucket, param, start)
+}
+
+// gathered returns the view of a parameter of a bucket that a block has gathered.
+func gathered[T dtype.Element](b Block, blk *block, own *bucket, param int, start int64) Tensor[T] {
+	return view[T](&b.m.slots[blk.slot].lease, b.generation, own.place.Slot, start, &own.params[param])
+}
+
+// view returns the tensor of a parameter in memory that changes hands: start
+// elements behind where its bucket begins, which is in bytes.
+func view[T dtype.Element](l *lease, generation uint64, bucketStart, start int64, p *parameter) Tensor[T] {
+	return Tensor[T]{lease: l, generation: generation, offset: bucketStart + bytesOf[T](start), param: p}
+}
+
+// bytesOf returns the size of elements of a type.
+func bytesOf[T dtype.Element](elements int64) int64 {
 	var zero T
-	return Tensor[T]{
-		lease:      &b.m.slots[b.m.blocks[b.position].slot].lease,
-		generation: b.generation,
-		offset:     own.place.Slot + start*int64(unsafe.Sizeof(zero)),
-		param:      &own.params[param],
-	}
+	return elements * int64(unsafe.Sizeof(zero))
 }
 
 // Grad returns the view of a gradient of the block's own bucket.
@@ -215,15 +215,8 @@ func gradTensor[T dtype.Element](g Grads, shared bool, bucket, param int, start 
 	blk := &g.m.blocks[g.position]
 	for i := range blk.grads {
 		at := &blk.grads[i]
-		if at.Shared != shared || at.Bucket != bucket {
-			continue
-		}
-		var zero T
-		return Tensor[T]{
-			lease:      &g.m.gradBuffers[g.buffer].lease,
-			generation: g.generation,
-			offset:     at.Offset + start*int64(unsafe.Sizeof(zero)),
-			param:      &g.m.gradBucket(blk, at).params[param],
+		if at.Shared == shared && at.Bucket == bucket {
+			return view[T](&g.m.gradBuffers[g.buffer].lease, g.generation, at.Offset, start, &g.m.gradBucket(blk, at).params[param])
 		}
 	}
 	return Tensor[T]{}

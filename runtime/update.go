@@ -60,6 +60,7 @@ func (m *Model) Update(ctx context.Context, update func(*Shards) error) error {
 	var refreshed error
 	err := m.show(ctx, "update", update, func() { refreshed = m.refreshAll(ctx) })
 	if err = cmp.Or(err, refreshed); err != nil {
+		m.did(actFailedUpdate, 0)
 		return err
 	}
 	m.forgetGrads()
@@ -134,18 +135,14 @@ func (s *Shards) All() iter.Seq[Shard] {
 
 func (m *Model) shardOf(b *bucket, seg layout.Segment) Shard {
 	p := &b.layout.Params[seg.Param]
+	value, t := b.value()
 	out := Shard{
 		Name: b.params[seg.Param].name(), Shape: slices.Clone(p.Shape), Offset: seg.ParamOffset, Len: seg.Len,
-		Type: b.layout.DType, Trainable: b.layout.Trainable, Decay: p.Decay, model: m,
+		Type: t, Value: elementsOf(value, t, seg), Trainable: b.layout.Trainable, Decay: p.Decay, model: m,
 	}
-	value := b.shard
-	if b.master.Bytes() > 0 {
-		value, out.Type = b.master, b.gradType
-	}
-	out.Value = value.Slice(seg.ShardOffset*out.Type.Bytes(), seg.Len*out.Type.Bytes())
 	if b.layout.Trainable {
 		out.GradType, out.Frozen = b.gradType, b.frozenParams[seg.Param]
-		out.Grad = b.grad.Slice(seg.ShardOffset*b.gradType.Bytes(), seg.Len*b.gradType.Bytes())
+		out.Grad = elementsOf(b.grad, b.gradType, seg)
 	}
 	return out
 }

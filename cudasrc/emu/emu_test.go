@@ -13,19 +13,6 @@ import (
 // wait bounds every test of a process.
 const wait = 2 * time.Minute
 
-// needCompiler skips a test where there is no C++ compiler, except in CI, which
-// must have one.
-func needCompiler(t *testing.T) {
-	t.Helper()
-	err := Available()
-	if err != nil && os.Getenv("CI") == "true" {
-		t.Fatal(err)
-	}
-	if err != nil {
-		t.Skip(err)
-	}
-}
-
 // A source is compiled once for all tests, with sanitizers and without.
 type source struct {
 	read func() (string, error)
@@ -44,7 +31,7 @@ var (
 
 func (s *source) program(t *testing.T, sanitize bool) *Program {
 	t.Helper()
-	needCompiler(t)
+	Require(t)
 	which := 0
 	if sanitize {
 		which = 1
@@ -191,7 +178,7 @@ func TestAFaultyKernelEndsWithThePlace(t *testing.T) {
 
 func TestACompilerErrorIsReported(t *testing.T) {
 	t.Parallel()
-	needCompiler(t)
+	Require(t)
 	_, err := Build(t.Context(), t.TempDir(), "static_assert(1 == 2, \"one is two\");\n", Options{})
 	if err == nil || !strings.Contains(err.Error(), "one is two") {
 		t.Errorf("error %v, want the compiler's", err)
@@ -200,7 +187,7 @@ func TestACompilerErrorIsReported(t *testing.T) {
 
 func TestACheckReturnsEveryError(t *testing.T) {
 	t.Parallel()
-	needCompiler(t)
+	Require(t)
 	messages, err := Check(t.Context(), t.TempDir(), "static_assert(1 == 2, \"one is two\");\nstatic_assert(1 == 3, \"one is three\");\n", Options{})
 	if err == nil || !strings.Contains(messages, "one is two") || !strings.Contains(messages, "one is three") {
 		t.Errorf("error %v with %q", err, messages)

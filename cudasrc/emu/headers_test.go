@@ -13,7 +13,7 @@ const cudaHeaders = "../../build/cuda/nvidia/cu13/include"
 
 func TestConversionsAreThoseOfCUDAsHeaders(t *testing.T) {
 	t.Parallel()
-	needCompiler(t)
+	Require(t)
 	if _, err := os.Stat(cudaHeaders + "/cuda_fp16.h"); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatalf("%v; run `make cuda-toolchain`", err)

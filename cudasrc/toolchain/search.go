@@ -44,8 +44,12 @@ func Search(fallback string) (*Compiler, error) {
 		ErrMissing, fallback, oldestMajor, oldestMinor, NVCCVariable)
 }
 
-// At returns the compilers of the folder that an nvcc is in.
+// At returns the compilers of the folder that an nvcc is in. nvcc looks for the
+// rest of its toolkit beside itself, so links are followed.
 func At(nvcc string) *Compiler {
+	if target, err := filepath.EvalSymlinks(nvcc); err == nil {
+		nvcc = target
+	}
 	return &Compiler{nvcc: nvcc, cuobjdump: filepath.Join(filepath.Dir(nvcc), "cuobjdump")}
 }
 
@@ -62,7 +66,7 @@ func (c *Compiler) CheckRelease(ctx context.Context) error {
 	}
 	m := releaseForm.FindStringSubmatch(out)
 	if m == nil {
-		return fmt.Errorf("%s --version names no release, expected an nvcc of CUDA %d.%d or newer:\n%.500s", c.nvcc, oldestMajor, oldestMinor, out)
+		return fmt.Errorf("%s --version names no release, expected an nvcc of CUDA %d.%d or newer; it prints %.500q", c.nvcc, oldestMajor, oldestMinor, out)
 	}
 	major, majorErr := strconv.Atoi(m[1])
 	minor, minorErr := strconv.Atoi(m[2])

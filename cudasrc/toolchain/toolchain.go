@@ -7,6 +7,7 @@
 package toolchain
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func (c *Compiler) Fatbin(ctx context.Context, source, fatbin string, include ..
 	}
 	out, err := output(exec.CommandContext(ctx, c.nvcc, append(arguments, source, "-o", fatbin)...))
 	if err != nil {
-		return fmt.Errorf("nvcc %s: %w\n%.4000s", filepath.Base(source), err, out)
+		return fmt.Errorf("%s %s: %w\n%.4000s", c.nvcc, filepath.Base(source), err, out)
 	}
 	return nil
 }
@@ -136,6 +137,19 @@ func (c *Compiler) dump(ctx context.Context, arguments ...string) (string, error
 // programs that it started in turn are not waited for.
 func output(command *exec.Cmd) (string, error) {
 	command.WaitDelay = time.Second
-	out, err := command.CombinedOutput()
-	return string(out), err
+	var words limited
+	command.Stdout, command.Stderr = &words, &words
+	err := command.Run()
+	return words.String(), err
+}
+
+// limited keeps the beginning of what is written to it.
+type limited struct{ bytes.Buffer }
+
+// Write implements io.Writer; what is too much is taken and forgotten.
+func (l *limited) Write(b []byte) (int, error) {
+	const mostBytes = 64 << 20 // the PTX of all kernels is below that
+	room := max(0, mostBytes-l.Len())
+	_, err := l.Buffer.Write(b[:min(len(b), room)])
+	return len(b), err
 }

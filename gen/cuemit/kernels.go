@@ -5,13 +5,11 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/shardgen/shardgen/gen/plan"
 	"github.com/shardgen/shardgen/runtime/abi"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/kernel"
-	"github.com/shardgen/shardgen/runtime/layout"
 	"github.com/shardgen/shardgen/runtime/optim"
 	"github.com/shardgen/shardgen/runtime/random"
 )
@@ -41,23 +39,18 @@ type Field struct {
 }
 
 // Kernels returns the kernels that the runtime launches for a plan, each
-// configuration once, in a fixed order: by name. They follow from the layout
-// alone. Their number depends on the element types and the kinds of init that it
-// combines, not on layers, world sizes or parameters; see [MaxKernels]. Package
-// kernel has the shape of a launch.
+// configuration once, in a fixed order: by name. Package kernel says which they
+// are, from the layout alone, and has the shape of a launch. Their number depends
+// on the element types and the kinds of init that the plan combines, not on
+// layers, world sizes or parameters; see [MaxKernels].
 func Kernels(p *plan.Plan) []Kernel {
-	s := &kernelSet{seen: map[string]bool{}, layout: p.Layout, namespace: namespace(p.Spec.Package.V)}
-	s.zero()
-	for k := range p.Layout.Kinds {
-		for b := range p.Layout.Kinds[k].Buckets {
-			s.bucket(&p.Layout.Kinds[k].Buckets[b])
-		}
+	var list []Kernel
+	for _, u := range kernel.Uses(p.Layout) {
+		k := describe[u.Family](u)
+		k.Name = u.Name()
+		list = append(list, k.complete(namespace(p.Spec.Package.V)))
 	}
-	for i := range p.Layout.Shared {
-		s.bucket(&p.Layout.Shared[i])
-	}
-	slices.SortFunc(s.kernels, func(a, b Kernel) int { return strings.Compare(a.Name, b.Name) })
-	return s.kernels
+	return list
 }
 
 // kernelsData is what the template of the .cu arranges.
@@ -130,28 +123,31 @@ var cuda = map[dtype.DType]string{
 	dtype.Float8E4M3: "F8E4M3", dtype.Float8E5M2: "F8E5M2",
 }
 
-// kernelSet collects kernels, each name once.
-type kernelSet struct {
-	kernels   []Kernel
-	seen      map[string]bool
-	layout    *layout.Model
-	namespace string
+// describe has what is written about the entries of each family, but their names.
+// A call has %s in the place of its configuration.
+var describe = [...]func(kernel.Use) Kernel{
+	kernel.FamilyZero:         zero,
+	kernel.FamilyCast:         cast,
+	kernel.FamilyAccumulate:   accumulate,
+	kernel.FamilyFill:         fill,
+	kernel.FamilyFillConstant: fillConstant,
+	kernel.FamilyNorm:         norm,
+	kernel.FamilyNormTotal:    normTotal,
+	kernel.FamilyScale:        scale,
+	kernel.FamilyAdamW:        adamw,
+	kernel.FamilySGD:          sgd,
 }
 
-// add completes a kernel whose call has %s in the place of its configuration.
-func (s *kernelSet) add(k Kernel) {
-	if s.seen[k.Name] {
-		return
-	}
-	s.seen[k.Name] = true
+// complete adds what all kernels have in common.
+func (k Kernel) complete(namespace string) Kernel {
 	if k.Config != "" {
 		k.Fields = append(k.Fields, number("long long", alignField, "alignBytes"))
-		k.Call = fmt.Sprintf(k.Call, s.namespace+"::"+k.Config)
+		k.Call = fmt.Sprintf(k.Call, namespace+"::"+k.Config)
 	}
 	if k.Bounds == "" {
 		k.Bounds = "shardgen::kThreads, shardgen::kBlocks"
 	}
-	s.kernels = append(s.kernels, k)
+	return k
 }
 
 func using(name string, t dtype.DType) Field {
@@ -168,166 +164,121 @@ func pointer(t dtype.DType, name string) string { return "shardgen::" + cuda[t] 
 
 func source(t dtype.DType, name string) string { return "const " + pointer(t, name) }
 
-// bucket adds what the runtime launches for a bucket: in Init, in a backward pass
-// and in a step.
-func (s *kernelSet) bucket(b *layout.Bucket) {
-	value := b.DType
-	if s.layout.HasMaster(b) {
-		value = b.GradType()
-		s.cast(value, b.DType)
-	}
-	for i := range b.Params {
-		if b.Params[i].Numel > 0 {
-			s.fill(value, b.Params[i].Init)
-		}
-	}
-	if !b.Trainable {
-		return
-	}
-	wire := s.layout.WireType(b)
-	s.cast(b.DType, wire)
-	s.accumulate(wire, b.GradType())
-	s.norm(b.GradType())
-	s.scale(b.GradType())
-	s.step(b)
-}
-
-// step adds the optimizer whose state the plan has.
-func (s *kernelSet) step(b *layout.Bucket) {
-	switch o := s.layout.Optimizer; {
-	case o.Moments == 2:
-		s.adamw(b.GradType(), b.DType)
-	case o.Moments == 1:
-		s.sgd(b.GradType(), b.DType, true)
-		s.sgd(b.GradType(), b.DType, false)
-	case o.Masters:
-		s.sgd(b.GradType(), b.DType, false)
-	}
-}
-
-func (s *kernelSet) zero() {
-	s.add(Kernel{
-		Name: kernel.Zero(), Purpose: "Zero fill.", Keys: "shard.align_bytes", header: "zero.cuh", Config: "Zero",
+func zero(kernel.Use) Kernel {
+	return Kernel{
+		Purpose: "Zero fill.", Keys: "shard.align_bytes", header: "zero.cuh", Config: "Zero",
 		Parameters: "void* target, long long bytes", Call: "shardgen::zero<%s>(target, bytes)",
-	})
+	}
 }
 
-func (s *kernelSet) cast(from, to dtype.DType) {
-	if from == to {
-		return
-	}
-	s.add(Kernel{
-		Name: kernel.Cast(from, to), Purpose: fmt.Sprintf("Conversion from %s to %s.", from, to), Keys: "dtype, gradients.reduce, optimizer.master", header: "cast.cuh",
-		Config: "Cast" + cuda[from] + "To" + cuda[to], Fields: []Field{using("Source", from), using("Target", to)},
-		Parameters: pointer(to, "target") + ", " + source(from, "source") + ", long long elements",
+func cast(u kernel.Use) Kernel {
+	return Kernel{
+		Purpose: fmt.Sprintf("Conversion from %s to %s.", u.From, u.Type), Keys: "dtype, gradients.reduce, optimizer.master", header: "cast.cuh",
+		Config: "Cast" + cuda[u.From] + "To" + cuda[u.Type], Fields: []Field{using("Source", u.From), using("Target", u.Type)},
+		Parameters: pointer(u.Type, "target") + ", " + source(u.From, "source") + ", long long elements",
 		Call:       "shardgen::cast<%s>(target, source, elements)",
-	})
-}
-
-// accumulate adds both ways of taking a reduced gradient in.
-func (s *kernelSet) accumulate(wire, sum dtype.DType) {
-	for _, mode := range []struct {
-		store           bool
-		config, purpose string
-	}{{true, "Store", "stored as"}, {false, "Add", "added to"}} {
-		s.add(Kernel{
-			Name: kernel.Accumulate(wire, sum, mode.store), header: "accumulate.cuh", Keys: "gradients.reduce, dtype",
-			Purpose:    fmt.Sprintf("A reduced gradient in %s, divided, %s an %s shard.", wire, mode.purpose, sum),
-			Config:     mode.config + cuda[wire] + "In" + cuda[sum],
-			Fields:     []Field{using("Source", wire), using("Sum", sum), number("bool", "kStore", strconv.FormatBool(mode.store))},
-			Parameters: pointer(sum, "sum") + ", " + source(wire, "source") + ", long long elements, double divisor",
-			Call:       "shardgen::accumulate<%s>(sum, source, elements, divisor)",
-		})
 	}
 }
 
-func (s *kernelSet) norm(t dtype.DType) {
-	s.add(Kernel{
-		Name: kernel.Norm(t), Purpose: fmt.Sprintf("Sum of squares and count of NaNs and infinities of each chunk of %s.", t), Keys: "dtype", header: "norm.cuh",
-		Config: "Norm" + cuda[t], Fields: []Field{using("Float", t)},
-		Parameters: "shardgen::Norm* partials, " + source(t, "gradient") + ", long long elements",
+func accumulate(u kernel.Use) Kernel {
+	config, purpose := "Add", "added to"
+	if u.Store {
+		config, purpose = "Store", "stored as"
+	}
+	return Kernel{
+		Purpose: fmt.Sprintf("A reduced gradient in %s, divided, %s an %s shard.", u.From, purpose, u.Type), Keys: "gradients.reduce, dtype", header: "accumulate.cuh",
+		Config:     config + cuda[u.From] + "In" + cuda[u.Type],
+		Fields:     []Field{using("Source", u.From), using("Sum", u.Type), number("bool", "kStore", strconv.FormatBool(u.Store))},
+		Parameters: pointer(u.Type, "sum") + ", " + source(u.From, "source") + ", long long elements, double divisor",
+		Call:       "shardgen::accumulate<%s>(sum, source, elements, divisor)",
+	}
+}
+
+func norm(u kernel.Use) Kernel {
+	return Kernel{
+		Purpose: fmt.Sprintf("Sum of squares and count of NaNs and infinities of each chunk of %s.", u.Type), Keys: "dtype", header: "norm.cuh",
+		Config: "Norm" + cuda[u.Type], Fields: []Field{using("Float", u.Type)},
+		Parameters: "shardgen::Norm* partials, " + source(u.Type, "gradient") + ", long long elements",
 		Call:       "shardgen::normChunks<%s>(partials, gradient, elements)",
-	})
-	s.add(Kernel{
-		Name: kernel.NormTotal(), Purpose: "The norms of chunks, in order, added to a total; one block.", Keys: "dtype", header: "norm.cuh", Bounds: "shardgen::kWarp",
+	}
+}
+
+func normTotal(kernel.Use) Kernel {
+	return Kernel{
+		Purpose: "The norms of chunks, in order, added to a total; one block.", Keys: "dtype", header: "norm.cuh", Bounds: "shardgen::kWarp",
 		Parameters: "shardgen::Norm* total, const shardgen::Norm* partials, long long chunks",
 		Call:       "shardgen::normTotal(total, partials, chunks)",
-	})
-}
-
-func (s *kernelSet) scale(t dtype.DType) {
-	s.add(Kernel{
-		Name: kernel.Scale(t), Purpose: fmt.Sprintf("A gradient in %s unscaled and clipped by one factor.", t), Keys: "dtype", header: "scale.cuh",
-		Config: "Scale" + cuda[t], Fields: []Field{using("Float", t)},
-		Parameters: pointer(t, "gradient") + ", long long elements, double factor",
-		Call:       "shardgen::scale<%s>(gradient, elements, factor)",
-	})
-}
-
-// update describes an optimizer kernel on masters of type t and parameters of
-// type own: with a copy to write where the two differ.
-func update(config string, t, own dtype.DType) (k Kernel, parameter, argument string) {
-	k = Kernel{
-		Config: config + cuda[t], Fields: []Field{using("Float", t), using("Copy", own)},
-		Purpose: fmt.Sprintf("on %s parameters.", t), Keys: "optimizer, dtype",
 	}
-	if t == own {
+}
+
+func scale(u kernel.Use) Kernel {
+	return Kernel{
+		Purpose: fmt.Sprintf("A gradient in %s unscaled and clipped by one factor.", u.Type), Keys: "dtype", header: "scale.cuh",
+		Config: "Scale" + cuda[u.Type], Fields: []Field{using("Float", u.Type)},
+		Parameters: pointer(u.Type, "gradient") + ", long long elements, double factor",
+		Call:       "shardgen::scale<%s>(gradient, elements, factor)",
+	}
+}
+
+// update describes an optimizer kernel on masters and their parameters: with a
+// copy to write where their types differ.
+func update(config string, u kernel.Use) (k Kernel, parameter, argument string) {
+	k = Kernel{
+		Config: config + cuda[u.Type], Fields: []Field{using("Float", u.Type), using("Copy", u.Own)},
+		Purpose: fmt.Sprintf("on %s parameters.", u.Type), Keys: "optimizer, dtype",
+	}
+	if u.Type == u.Own {
 		return k, "", "nullptr"
 	}
-	k.Config += cuda[own]
-	k.Purpose = fmt.Sprintf("on %s masters and their copies in %s.", t, own)
-	return k, ", " + pointer(own, "copy"), "copy"
+	k.Config += cuda[u.Own]
+	k.Purpose = fmt.Sprintf("on %s masters and their copies in %s.", u.Type, u.Own)
+	return k, ", " + pointer(u.Own, "copy"), "copy"
 }
 
-func (s *kernelSet) adamw(t, own dtype.DType) {
-	k, parameter, argument := update("AdamW", t, own)
-	k.Name, k.header, k.Purpose = kernel.AdamW(t, own), "adamw.cuh", "AdamW "+k.Purpose
-	k.Parameters = "shardgen::AdamWStep step, " + pointer(t, "master") + ", " + pointer(t, "moment1") + ", " + pointer(t, "moment2") + ", " +
-		source(t, "gradient") + parameter + ", long long elements"
+func adamw(u kernel.Use) Kernel {
+	k, parameter, argument := update("AdamW", u)
+	k.header, k.Purpose = "adamw.cuh", "AdamW "+k.Purpose
+	k.Parameters = "shardgen::AdamWStep step, " + pointer(u.Type, "master") + ", " + pointer(u.Type, "moment1") + ", " + pointer(u.Type, "moment2") + ", " +
+		source(u.Type, "gradient") + parameter + ", long long elements"
 	k.Call = "shardgen::adamw<%s>(step, master, moment1, moment2, gradient, " + argument + ", elements)"
-	s.add(k)
+	return k
 }
 
-func (s *kernelSet) sgd(t, own dtype.DType, momentum bool) {
+func sgd(u kernel.Use) Kernel {
 	config, purpose, buffer, bufferArgument := "SGD", "SGD without momentum ", "", "nullptr"
-	if momentum {
-		config, purpose, buffer, bufferArgument = "MomentumSGD", "SGD with momentum ", ", "+pointer(t, "momentum"), "momentum"
+	if u.Momentum {
+		config, purpose, buffer, bufferArgument = "MomentumSGD", "SGD with momentum ", ", "+pointer(u.Type, "momentum"), "momentum"
 	}
-	k, parameter, argument := update(config, t, own)
-	k.Name, k.header, k.Purpose = kernel.SGD(t, own, momentum), "sgd.cuh", purpose+k.Purpose
-	k.Fields = append(k.Fields, number("bool", "kMomentum", strconv.FormatBool(momentum)))
-	k.Parameters = "shardgen::SGDStep step, " + pointer(t, "master") + buffer + ", " + source(t, "gradient") + parameter + ", long long elements"
+	k, parameter, argument := update(config, u)
+	k.header, k.Purpose = "sgd.cuh", purpose+k.Purpose
+	k.Fields = append(k.Fields, number("bool", "kMomentum", strconv.FormatBool(u.Momentum)))
+	k.Parameters = "shardgen::SGDStep step, " + pointer(u.Type, "master") + buffer + ", " + source(u.Type, "gradient") + parameter + ", long long elements"
 	k.Call = "shardgen::sgd<%s>(step, master, " + bufferArgument + ", gradient, " + argument + ", elements)"
-	s.add(k)
+	return k
 }
 
-// families are the random distributions, as headers and configurations call
-// them.
-var families = map[random.Kind]string{
+// distributions are the random ones, as headers and configurations call them.
+var distributions = map[random.Kind]string{
 	random.Normal: "Normal", random.TruncatedNormal: "TruncatedNormal", random.Uniform: "Uniform",
 }
 
-// fill adds what the initial values of a parameter need; constants differ by the
-// size of an element only.
-func (s *kernelSet) fill(t dtype.DType, init *random.Distribution) {
-	if init == nil {
-		return
+func fillConstant(u kernel.Use) Kernel {
+	bytes := u.ElementBytes
+	return Kernel{
+		Purpose: fmt.Sprintf("Initial values: a constant of %d bytes.", bytes), Keys: "init, dtype", header: "fill.cuh",
+		Config: fmt.Sprintf("FillConstant%d", bytes), Fields: []Field{number("int", "kElementBytes", strconv.FormatInt(bytes, 10))},
+		Parameters: "void* target, unsigned long long bits, long long elements",
+		Call:       "shardgen::fillConstant<%s>(target, bits, elements)",
 	}
-	family, drawn := families[init.Kind]
-	if !drawn {
-		s.add(Kernel{
-			Name: kernel.FillConstant(t.Bytes()), Purpose: fmt.Sprintf("Initial values: a constant of %d bytes.", t.Bytes()), Keys: "init, dtype", header: "fill.cuh",
-			Config: fmt.Sprintf("FillConstant%d", t.Bytes()), Fields: []Field{number("int", "kElementBytes", strconv.FormatInt(t.Bytes(), 10))},
-			Parameters: "void* target, unsigned long long bits, long long elements",
-			Call:       "shardgen::fillConstant<%s>(target, bits, elements)",
-		})
-		return
-	}
-	s.add(Kernel{
-		Name: kernel.Fill(init.Kind, t), Purpose: fmt.Sprintf("Initial values: %s in %s.", init.Kind, t), Keys: "init, dtype", header: "fill.cuh",
-		Config:     "Fill" + family + cuda[t],
-		Fields:     []Field{using("Element", t), number("shardgen::Distribution", "kFamily", "shardgen::Distribution::k"+family)},
-		Parameters: pointer(t, "target") + ", shardgen::Sampler sampler, long long first, long long elements",
+}
+
+func fill(u kernel.Use) Kernel {
+	name := distributions[u.Distribution]
+	return Kernel{
+		Purpose: fmt.Sprintf("Initial values: %s in %s.", u.Distribution, u.Type), Keys: "init, dtype", header: "fill.cuh",
+		Config:     "Fill" + name + cuda[u.Type],
+		Fields:     []Field{using("Element", u.Type), number("shardgen::Distribution", "kFamily", "shardgen::Distribution::k"+name)},
+		Parameters: pointer(u.Type, "target") + ", shardgen::Sampler sampler, long long first, long long elements",
 		Call:       "shardgen::fillRandom<%s>(target, sampler, first, elements)",
-	})
+	}
 }

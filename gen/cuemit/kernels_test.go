@@ -96,6 +96,17 @@ func TestTheLargestPlanHasTheMostKernels(t *testing.T) {
 	}
 }
 
+func TestTheDocumentationHasTheMostKernels(t *testing.T) {
+	b, err := os.ReadFile("../../docs/cuda.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Join(strings.Fields(string(b)), " ")
+	if want := fmt.Sprintf("their number depends on the element types, inits and optimizer of the spec, is at most %d, and does not grow with layers", MaxKernels); !strings.Contains(words, want) {
+		t.Errorf("docs/cuda.md lacks %q", want)
+	}
+}
+
 func TestSameSpecSameBytes(t *testing.T) {
 	for _, name := range files {
 		first := emit(t, planFile(t, name))

@@ -43,11 +43,16 @@ func eachSpec(t *testing.T, visit func(name string, p *plan.Plan)) {
 	}
 }
 
-func TestEveryLaunchOfTheRuntimeHasAKernelAndNoOther(t *testing.T) {
+func TestEveryLaunchOfTheRuntimeHasADescribedKernelAndNoOther(t *testing.T) {
 	eachSpec(t, func(name string, p *plan.Plan) {
 		var got []string
 		for _, k := range Kernels(p) {
 			got = append(got, k.Name)
+			for what, text := range map[string]string{"purpose": k.Purpose, "keys": k.Keys, "parameters": k.Parameters, "call": k.Call, "bounds": k.Bounds, "header": k.header} {
+				if text == "" || strings.Contains(text, "%") {
+					t.Errorf("%s: kernel %s has the %s %q", name, k.Name, what, text)
+				}
+			}
 		}
 		if want := kernel.Needed(p.Layout); !slices.Equal(got, want) {
 			t.Errorf("%s: kernels\n%s, want\n%s", name, strings.Join(got, " "), strings.Join(want, " "))

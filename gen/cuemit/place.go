@@ -336,27 +336,27 @@ func (e *worldEmitter) gradients() (group, error) {
 // kindGradients writes the gradients of one kind and returns the name of their
 // sum.
 func (e *worldEmitter) kindGradients(g *group, k int, block *layout.BlockPlace) string {
-	kind, end, bytes := &e.layout.Kinds[k], "0", int64(0)
+	kind, end := &e.layout.Kinds[k], "0"
 	for _, at := range block.Grads {
-		bucket, place, names := e.gradBucket(k, at, block)
+		bucket, names := e.gradBucket(k, at)
 		name := e.gradName(k, at)
 		g.Constants = append(g.Constants, constant{name, at.Offset, fmt.Sprintf("bytes into a gradient buffer, of %s; %s; gradients.slots", output.Printable(bucket.Name), startNote(end))})
 		g.Rules = append(g.Rules, e.rule(name+" == "+end, "gradients.slots",
 			fmt.Sprintf("the gradient of %s in block %s starts where the one before it ends", output.Printable(bucket.Name), output.Printable(kind.Name))))
-		end, bytes = name+" + "+names.Gathered(e.ranks), at.Offset+place.GatheredBytes
+		end = name + " + " + names.Gathered(e.ranks)
 	}
 	total := e.names.Kinds[k].GradBytes(e.ranks)
-	g.Constants = append(g.Constants, constant{total, bytes, fmt.Sprintf("bytes of all gradients of a block %s; %s; gradients.slots", output.Printable(kind.Name), end)})
+	g.Constants = append(g.Constants, constant{total, block.GradBytes, fmt.Sprintf("bytes of all gradients of a block %s; %s; gradients.slots", output.Printable(kind.Name), end)})
 	g.Rules = append(g.Rules, e.rule(total+" == "+end, "gradients.slots", "the gradients of block "+output.Printable(kind.Name)+" end where the last of them does"))
 	return total
 }
 
 // gradBucket returns the bucket of a part of a gradient buffer.
-func (e *worldEmitter) gradBucket(k int, at layout.GradBucket, block *layout.BlockPlace) (*layout.Bucket, *layout.Place, *constname.Bucket) {
+func (e *worldEmitter) gradBucket(k int, at layout.GradBucket) (*layout.Bucket, *constname.Bucket) {
 	if at.Shared {
-		return &e.layout.Shared[at.Bucket], &e.place.Shared[at.Bucket], &e.names.Shared[at.Bucket]
+		return &e.layout.Shared[at.Bucket], &e.names.Shared[at.Bucket]
 	}
-	return &e.layout.Kinds[k].Buckets[at.Bucket], &block.Buckets[at.Bucket], &e.names.Own[k][at.Bucket]
+	return &e.layout.Kinds[k].Buckets[at.Bucket], &e.names.Own[k][at.Bucket]
 }
 
 func (e *worldEmitter) gradName(k int, at layout.GradBucket) string {
@@ -528,7 +528,7 @@ func (e *worldEmitter) visitGradients() []string {
 		}
 		var body []string
 		for _, grad := range e.place.Blocks[at].Grads {
-			bucket, _, names := e.gradBucket(k, grad, &e.place.Blocks[at])
+			bucket, names := e.gradBucket(k, grad)
 			body = append(body, fmt.Sprintf("visit(GradientPlace{%s, %s, %s, %s, %s});\n", literal(output.Printable(kind.Name)), instance,
 				literal(output.Printable(bucket.Name)), e.gradName(k, grad), names.Gathered(e.ranks)))
 		}

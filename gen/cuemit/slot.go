@@ -16,21 +16,18 @@ type slotRun struct{ first, bytes, start int64 }
 // findSlots finds the runs of slots and makes sure that every block lies in its
 // slot.
 func (e *worldEmitter) findSlots() error {
-	starts, end := make([]int64, len(e.place.SlotBytes)), int64(0)
 	for i, bytes := range e.place.SlotBytes {
 		if n := len(e.slots); n == 0 || e.slots[n-1].bytes != bytes {
-			e.slots = append(e.slots, slotRun{int64(i), bytes, end})
+			e.slots = append(e.slots, slotRun{int64(i), bytes, e.place.SlotStarts[i]})
 		}
-		starts[i] = end
-		end += bytes
 	}
 	for i := range e.place.Blocks {
 		block := &e.place.Blocks[i]
 		if block.Slot != int64(i)%e.layout.MaxLive {
 			return fmt.Errorf("the block at position %d is in slot %d, expected %d", i, block.Slot, int64(i)%e.layout.MaxLive)
 		}
-		if len(block.Buckets) > 0 && block.Buckets[0].Slot != starts[block.Slot] {
-			return fmt.Errorf("the block at position %d begins at byte %d of the slots, its slot at %d", i, block.Buckets[0].Slot, starts[block.Slot])
+		if start := e.place.SlotStarts[block.Slot]; len(block.Buckets) > 0 && block.Buckets[0].Slot != start {
+			return fmt.Errorf("the block at position %d begins at byte %d of the slots, its slot at %d", i, block.Buckets[0].Slot, start)
 		}
 	}
 	return nil

@@ -2,7 +2,7 @@
 // its kernels, and says which source an image was made from.
 //
 // It takes the files of package cuemit and adds the headers of cudasrc. It
-// imports gen/output, cudasrc and cudasrc/toolchain.
+// imports gen/output, runtime/fatbin, cudasrc and cudasrc/toolchain.
 package fatbuild
 
 import (
@@ -19,17 +19,25 @@ import (
 	"github.com/shardgen/shardgen/cudasrc"
 	"github.com/shardgen/shardgen/cudasrc/toolchain"
 	"github.com/shardgen/shardgen/gen/output"
+	"github.com/shardgen/shardgen/runtime/fatbin"
 )
 
-// SourceHash returns the SHA-256, in hexadecimal, of all that a compiler reads of
-// shardgen's: a package's CUDA files and the all of its headers, by name, each
-// as its name in quotes, its length in bytes and its content.
-func SourceHash(files []output.File) (string, error) {
+// SourceHash returns the SHA-256, in hexadecimal, of all that decides what kernels
+// do: the one of a package's CUDA files that has them, main, and shardgen's
+// headers, by name, each as its name in quotes, its length in bytes and its
+// content. The header of offsets that main includes does not count: what main
+// takes from it, an assertion in main compares with the number that was planned.
+// So a change of the spec that leaves the kernels alone leaves their image alone.
+func SourceHash(files []output.File, main string) (string, error) {
 	all, err := headers()
 	if err != nil {
 		return "", err
 	}
-	all = append(all, files...)
+	at := slices.IndexFunc(files, func(f output.File) bool { return f.Name == main })
+	if at < 0 {
+		return "", fmt.Errorf("no file %s among a package's CUDA files", main)
+	}
+	all = append(all, files[at])
 	slices.SortFunc(all, func(a, b output.File) int { return strings.Compare(a.Name, b.Name) })
 	h := sha256.New()
 	for _, f := range all {
@@ -72,16 +80,33 @@ func Compile(ctx context.Context, c *toolchain.Compiler, files []output.File, ma
 			return nil, fmt.Errorf("file to compile: %w", err)
 		}
 	}
-	fatbin := filepath.Join(folder, "kernels.fatbin")
-	if err := c.Fatbin(ctx, filepath.Join(folder, main), fatbin, folder); err != nil {
+	written := filepath.Join(folder, "kernels.fatbin")
+	if err := c.Fatbin(ctx, filepath.Join(folder, main), written, folder); err != nil {
 		return nil, err
 	}
-	image, err = os.ReadFile(fatbin)
-	if err == nil && len(image) == 0 {
-		err = fmt.Errorf("%s wrote an empty file", c.NVCC())
-	}
+	image, err = readImage(written)
 	if err != nil {
-		return nil, fmt.Errorf("compiled kernels: %w", err)
+		return nil, fmt.Errorf("what %s wrote: %w", c.NVCC(), err)
 	}
 	return image, nil
+}
+
+// maxImageBytes is far more than any set of kernels needs.
+const maxImageBytes = 256 << 20
+
+func readImage(path string) ([]byte, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", filepath.Base(path))
+	case info.Size() > maxImageBytes:
+		return nil, fmt.Errorf("%s has %d bytes, expected at most %d", filepath.Base(path), info.Size(), maxImageBytes)
+	}
+	image, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return image, fatbin.CheckImage(string(image))
 }

@@ -28,24 +28,29 @@ func sources(changes ...string) []output.File {
 
 func hashOf(t *testing.T, files []output.File) string {
 	t.Helper()
-	hash, err := SourceHash(files)
+	hash, err := SourceHash(files, "zz_kernels.cu")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return hash
 }
 
-func TestTheHashIsThatOfAllThatIsCompiled(t *testing.T) {
+func TestTheHashIsThatOfTheKernels(t *testing.T) {
 	first := hashOf(t, sources())
 	reversed := sources()
 	reversed[0], reversed[1] = reversed[1], reversed[0]
 	if got := hashOf(t, reversed); got != first || len(got) != 64 {
 		t.Errorf("%s, in another order %s", first, got)
 	}
+	if got := hashOf(t, sources("8;", "9;")); got != first {
+		t.Error("the hash depends on offsets that no kernel has")
+	}
+	if _, err := SourceHash(sources()[1:], "zz_kernels.cu"); err == nil {
+		t.Error("a package without kernels has a hash of them")
+	}
 	seen := map[string]bool{first: true}
 	for _, files := range [][]output.File{
-		sources("8;", "9;"), sources("kernels", "x", "x[", " x["), sources()[:1], nil,
-		{{Name: "zz_kernels.cux", Content: sources()[0].Content}, sources()[1]},
+		sources("kernels", "x", "x[", " x["),
 		{{Name: "zz_kernels.cu", Content: append(bytes.Clone(sources()[0].Content), "\"zz_layout.cuh\" 33\nconstexpr long long kLength = 8;\n"...)}},
 	} {
 		hash := hashOf(t, files)
@@ -106,8 +111,8 @@ func TestTheImageDoesNotDependOnTheFolder(t *testing.T) {
 
 func TestACompilerThatWritesNothingIsAnError(t *testing.T) {
 	for script, want := range map[string]string{
-		"exit 0":                               "compiled kernels",
-		`for last; do :; done; : > "$last"`:    "empty file",
+		"exit 0":                               "no such file",
+		`for last; do :; done; : > "$last"`:    "an image of 0 bytes",
 		"echo 'line 3: no such thing'; exit 2": "line 3: no such thing",
 	} {
 		path := filepath.Join(t.TempDir(), "nvcc")

@@ -1136,7 +1136,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "alldtypes",
 		Command: "go tool shardgen generate alldtypes.yaml",
-		Source:  "c42c6e1575ca5e21bd01dfcd20ca94ba1533e2fbe80e4db3ca5b927ac03242f8",
+		Source:  "139de889ee8f9680445bee1a31cf45f15826bffb2c15a393448cd9df889717d0",
 		Fatbin:  kernels,
 	},
 }

@@ -234,7 +234,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "goldenmlp",
 		Command: "go tool shardgen generate goldenmlp.yaml",
-		Source:  "bf8df593d6a02d7c0267f1f66a914c932d4b8c91af230883718904690368058d",
+		Source:  "8496b9a49d8f3764c4f7c2218aa667ee32f0874753ea7fbc150b74443eef8ce0",
 		Fatbin:  kernels,
 	},
 }

@@ -227,7 +227,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "goldenodd",
 		Command: "go tool shardgen generate goldenodd.yaml",
-		Source:  "f743b30a09c1d259b038b1c692470b47b6c991b90fbefaedc5e7176ba50a3880",
+		Source:  "f2cd6dace6159a47d9f7cffb3d95bdb0bfb87fe73ec9e8735f959d275ed09937",
 		Fatbin:  kernels,
 	},
 }

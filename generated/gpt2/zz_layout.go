@@ -583,7 +583,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "gpt2",
 		Command: "go tool shardgen generate gpt2.yaml",
-		Source:  "03ba162172050a0b6031562a2452ad4169fdf18bb9cdf0c32df13740bf77f04c",
+		Source:  "fc66688dd1218ac78d2d86e8f51a76a751a16a7e94fbca075e712cd262027120",
 		Fatbin:  kernels,
 	},
 }

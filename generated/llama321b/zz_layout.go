@@ -465,7 +465,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "llama321b",
 		Command: "go tool shardgen generate llama-3.2-1b.yaml",
-		Source:  "79e1282f662995236ff70487bba141107307bf148b70a55ecb774e50504e9faf",
+		Source:  "6f566327f7d40414c57b4096a58c84fc0e8b4ee3dfdcd9d1d761054c7838b787",
 		Fatbin:  kernels,
 	},
 }

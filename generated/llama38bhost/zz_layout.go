@@ -340,7 +340,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "llama38bhost",
 		Command: "go tool shardgen generate llama-3-8b-host.yaml",
-		Source:  "5b0657486a22dca89bcb9888bdcd99d28f3c7b057b926ddc965fba588c1ae623",
+		Source:  "07520a08f65d5a5879b0b20d8a2a3593c16baaa2217bb661fb4c292b9fca8f42",
 		Fatbin:  kernels,
 	},
 }

@@ -264,7 +264,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "llama38blayer",
 		Command: "go tool shardgen generate llama-3-8b-layer.yaml",
-		Source:  "06845aee0ff4ba7afac8b9b6cce3b73aadcccc8809768d6339321c985f553484",
+		Source:  "ea66b6032857bfccf1df19cd6c2b8dec09ac42666169ede94548508dcd546440",
 		Fatbin:  kernels,
 	},
 }

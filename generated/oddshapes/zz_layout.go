@@ -542,7 +542,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "oddshapes",
 		Command: "go tool shardgen generate oddshapes.yaml",
-		Source:  "627e819fa7c95570de1c96bd60d0504969f7fc49811fea4f294134635fda5be8",
+		Source:  "929979a01aec1e7ddd0489b09c9d854e8c7ef9b1a7127135f48b4d3d48de33b0",
 		Fatbin:  kernels,
 	},
 }

@@ -485,7 +485,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "tied",
 		Command: "go tool shardgen generate tied.yaml",
-		Source:  "d854e9fdef86cf7f4a466b00adfaa1c37d84afc40bf2f9752869c950bae99354",
+		Source:  "06bf5c67926e2c00a9ad6f64bf9e3d8fb5a9ef7a0d2a802113f52051c5601180",
 		Fatbin:  kernels,
 	},
 }

@@ -511,7 +511,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "tiny",
 		Command: "go tool shardgen generate tiny.yaml",
-		Source:  "87969458e5d131c3ab0a22275e3541ffd767910c22312271c526bb9902d6dd49",
+		Source:  "aedee1fe945d284a1bd312741802e648c69f836455336888bd468bcbed03bf60",
 		Fatbin:  kernels,
 	},
 }

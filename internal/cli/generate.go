@@ -45,7 +45,7 @@ func runGenerate(c *call) error {
 		if c.options.verbose {
 			c.printLines(written.Lines())
 		}
-		if p.kernels != nil && p.kernels.empty && written.Changed(fatbin.FileName) {
+		if p.kernels != nil && p.kernels.empty {
 			empty = append(empty, p)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ type kernels struct {
 // findKernels looks at the fatbin of a folder. One of the same source is kept as
 // it is, whichever compiler is here now.
 func findKernels(source []output.File, folder, origin string) (*kernels, error) {
-	hash, err := fatbuild.SourceHash(source)
+	hash, err := fatbuild.SourceHash(source, cuemit.KernelsFile)
 	if err != nil {
 		return nil, err
 	}
@@ -56,10 +57,10 @@ func findKernels(source []output.File, folder, origin string) (*kernels, error) 
 	return k, nil
 }
 
-// readRegular does not wait for a pipe.
+// readRegular does not wait for a pipe, nor fill the memory.
 func readRegular(path string) ([]byte, error) {
 	info, err := os.Lstat(path)
-	if err == nil && !info.Mode().IsRegular() {
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxFatbinBytes) {
 		err = fs.ErrInvalid
 	}
 	if err != nil {
@@ -74,8 +75,13 @@ func (k *kernels) file() output.File { return output.File{Name: fatbin.FileName,
 // findNVCC is changed by tests that must not find the machine's own.
 var findNVCC = func() (*toolchain.Compiler, error) { return toolchain.Search(toolchain.DefaultNVCC) }
 
-// compileLimit bounds the compilation of one package.
-const compileLimit = 10 * time.Minute
+// Limits: the compilation of one package, an nvcc's answer to --version, and the
+// length of a fatbin that is looked at.
+const (
+	compileLimit   = 10 * time.Minute
+	versionLimit   = 30 * time.Second
+	maxFatbinBytes = 512 << 20
+)
 
 // compile fills the fatbins that are empty, one after another. Without a
 // compiler they stay so, unless they are required.
@@ -110,7 +116,7 @@ func usableNVCC() (*toolchain.Compiler, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), compileLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), versionLimit)
 	defer cancel()
 	return nvcc, nvcc.CheckRelease(ctx)
 }
@@ -138,8 +144,15 @@ func (c *call) sayEmpty(products []product) {
 	for _, p := range products {
 		folders, specs = append(folders, p.folder), append(specs, shellWord(p.spec))
 	}
-	fmt.Fprintf(c.stderr, "note: no nvcc: %s in %s is empty, for CPUs only; install CUDA or set %s, and run \"%s\" again\n",
-		fatbin.FileName, strings.Join(folders, ", "), toolchain.NVCCVariable, c.commandFor(specs))
+	gone := ""
+	if slices.ContainsFunc(products, func(p product) bool { return p.kernels.fault != nil }) {
+		gone = " (kernels that were compiled from another source are gone)"
+	}
+	if home := os.Getenv("CUDA_HOME"); home != "" {
+		gone += fmt.Sprintf(" (CUDA_HOME is %s, which has no bin/nvcc)", home)
+	}
+	fmt.Fprintf(c.stderr, "note: no nvcc%s: %s in %s is empty, for CPUs only; install CUDA or set %s, and run \"%s\" again\n",
+		gone, fatbin.FileName, strings.Join(folders, ", "), toolchain.NVCCVariable, c.commandFor(specs))
 }
 
 // fatbinDrift says what is wrong with the fatbin of a product, nil if nothing is.

@@ -83,7 +83,7 @@ const pinnedNVCC = "build/cuda/nvidia/cu13/bin/nvcc"
 const fakeNVCC = `#!/bin/sh
 if [ "$1" = --version ]; then echo "Cuda compilation tools, release 13.0, V13.0.88"; exit; fi
 for last; do :; done
-printf 'an image' > "$last"
+printf '\120\355\125\272\1\0\20\0\10\0\0\0\0\0\0\0an image' > "$last"
 `
 
 // useFakeNVCC makes it the nvcc of what a test starts.

@@ -10,6 +10,6 @@
 // are a processor's own, so in results of arithmetic any NaN equals any other.
 // Casts and initial values are compared in all bits.
 //
-// The package may import runtime/device, runtime/device/cpu and the packages below
+// The package may import runtime/device, its cpu and cuda, and the packages below
 // them; it does not import testing, so that programs can run it.
 package devicetest

@@ -184,20 +184,33 @@ func TestSpecialContentHasWhatIsSpecial(t *testing.T) {
 }
 
 func TestNeededKernelsHaveTests(t *testing.T) {
-	tests := append(Kernels(), kernel.NormTotal())
-	for _, o := range []layout.Optimizer{{}, {Masters: true}, {Moments: 1}, {Masters: true, Moments: 2}} {
-		m := layout.Model{Reduce: dtype.BFloat16, Optimizer: o, Kinds: []layout.Kind{{}}}
-		for _, d := range dtype.All() {
-			init := &random.Distribution{Kind: random.Ones}
-			if d.IsFloat() {
-				init = &random.Distribution{Kind: random.Uniform, High: 1}
-			}
-			m.Kinds[0].Buckets = append(m.Kinds[0].Buckets, layout.Bucket{DType: d, Trainable: d.Trainable(), Params: []layout.Param{{Numel: 1, Init: init}}})
-		}
-		for _, name := range kernel.Needed(&m) {
-			if !slices.Contains(tests, name) {
-				t.Errorf("%s has no test", name)
+	tests := Tested()
+	for _, wire := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Float16} {
+		for _, o := range []layout.Optimizer{{}, {Masters: true}, {Moments: 1}, {Masters: true, Moments: 1}, {Moments: 2}, {Masters: true, Moments: 2}} {
+			for _, name := range kernel.Needed(everyBucket(wire, o)) {
+				if !slices.Contains(tests, name) {
+					t.Errorf("%s has no test", name)
+				}
 			}
 		}
 	}
+}
+
+// everyBucket is a model with buckets of all types, trained and frozen, with all
+// initial values that the type can have.
+func everyBucket(wire dtype.DType, o layout.Optimizer) *layout.Model {
+	m := &layout.Model{Reduce: wire, Optimizer: o, Kinds: []layout.Kind{{}}}
+	for _, d := range dtype.All() {
+		b := layout.Bucket{DType: d}
+		for _, init := range []random.Kind{random.Zeros, random.Ones, random.Constant, random.Normal, random.TruncatedNormal, random.Uniform} {
+			if d.IsFloat() || !init.Random() {
+				b.Params = append(b.Params, layout.Param{Numel: 1, Init: &random.Distribution{Kind: init}})
+			}
+		}
+		m.Kinds[0].Buckets = append(m.Kinds[0].Buckets, b)
+		if b.Trainable = d.Trainable(); b.Trainable {
+			m.Kinds[0].Buckets = append(m.Kinds[0].Buckets, b)
+		}
+	}
+	return m
 }

@@ -38,7 +38,7 @@ func (m *Machine) all(ctx context.Context, alignBytes int64) (device.Code, error
 		return device.Code{}, err
 	}
 	files := []output.File{{Name: cuemit.KernelsFile, Content: []byte(source)}}
-	hash, err := fatbuild.SourceHash(files)
+	hash, err := fatbuild.SourceHash(files, cuemit.KernelsFile)
 	if err != nil {
 		return device.Code{}, err
 	}
@@ -74,6 +74,15 @@ func allSource(alignBytes int64) (string, error) {
 	}
 	return fmt.Sprintf("%s\nnamespace shardgen::models::%s {\nconstexpr long long alignBytes = %d;\n%s}\n%s",
 		includes.String(), allPackage, alignBytes, configs.String(), entries.String()), err
+}
+
+// KernelNames returns the names of the kernels that AllKernels has.
+func KernelNames() []string {
+	var names []string
+	for _, k := range allKernels() {
+		names = append(names, k.Name)
+	}
+	return names
 }
 
 // allKernels returns the kernels of all plans, each once.

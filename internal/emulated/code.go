@@ -44,7 +44,7 @@ func (m *Machine) add(ctx context.Context, folder string, code device.Code) (dev
 	if err != nil {
 		return code, err
 	}
-	hash, err := fatbuild.SourceHash(files)
+	hash, err := fatbuild.SourceHash(files, cuemit.KernelsFile)
 	if err != nil {
 		return code, err
 	}

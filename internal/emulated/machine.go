@@ -91,12 +91,7 @@ func open(ctx context.Context, dir string) (*Machine, error) {
 // is skipped with the reason; with CI=true in the environment it fails.
 func Require(t testing.TB) *Machine {
 	t.Helper()
-	if err := emu.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	emu.Require(t)
 	dir, err := Folder()
 	if err != nil {
 		t.Fatal(err)
@@ -157,14 +152,7 @@ func (m *Machine) Use(schedule string) error {
 // test ends.
 func (m *Machine) Schedule(t testing.TB, schedule string) {
 	t.Helper()
-	if err := m.libraries.Set("EMU_SCHEDULE", schedule); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := m.libraries.Set("EMU_SCHEDULE", usual); err != nil {
-			t.Error(err)
-		}
-	})
+	m.during(t, "EMU_SCHEDULE", schedule, usual)
 }
 
 // Fault injects a fault until the test ends, such as "cuMemAlloc_v2:2:after=3":
@@ -181,11 +169,17 @@ func (m *Machine) Fault(t testing.TB, spec string) {
 // ends.
 func (m *Machine) Memory(t testing.TB, bytes int64) {
 	t.Helper()
-	if err := m.libraries.Set("EMU_MEMORY", fmt.Sprint(bytes)); err != nil {
+	m.during(t, "EMU_MEMORY", fmt.Sprint(bytes), fmt.Sprint(int64(GPUBytes)))
+}
+
+// during gives a setting of the doubles a value until the test ends.
+func (m *Machine) during(t testing.TB, setting, value, after string) {
+	t.Helper()
+	if err := m.libraries.Set(setting, value); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := m.libraries.Set("EMU_MEMORY", fmt.Sprint(int64(GPUBytes))); err != nil {
+		if err := m.libraries.Set(setting, after); err != nil {
 			t.Error(err)
 		}
 	})

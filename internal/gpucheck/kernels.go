@@ -10,17 +10,16 @@ import (
 	"github.com/shardgen/shardgen/internal/devicetest"
 	shard "github.com/shardgen/shardgen/runtime"
 	"github.com/shardgen/shardgen/runtime/device"
-	"github.com/shardgen/shardgen/runtime/device/cuda"
 	"github.com/shardgen/shardgen/runtime/fatbin"
 	"github.com/shardgen/shardgen/runtime/kernel"
 )
 
-// module is a package's code on the GPU: as kernels, and as a module that says
-// which there are.
+// module is a package's code on the GPU, and which of the kernels with tests it
+// has.
 type module struct {
 	descriptor *shard.Descriptor
 	kernels    device.Kernels
-	names      *cuda.Module
+	there      func(name string) bool
 }
 
 func (c *checker) open(d *shard.Descriptor) (*module, error) {
@@ -28,23 +27,33 @@ func (c *checker) open(d *shard.Descriptor) (*module, error) {
 	if err != nil {
 		return nil, err
 	}
-	image, _, err := fatbin.Open(d.Code.Fatbin)
+	there, err := c.names(d.Code)
 	if err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
-	names, err := c.gpu.LoadModule([]byte(image))
-	if err != nil {
-		return nil, errors.Join(err, k.Close())
-	}
-	return &module{d, k, names}, nil
+	return &module{d, k, there}, nil
 }
 
-func (m *module) close() error { return errors.Join(m.names.Close(), m.kernels.Close()) }
+// names loads code as a module, which says what kernels there are.
+func (c *checker) names(code device.Code) (there func(name string) bool, err error) {
+	image, _, err := fatbin.Open(code.Fatbin)
+	if err != nil {
+		return nil, err
+	}
+	m, err := c.gpu.LoadModule([]byte(image))
+	if err != nil {
+		return nil, err
+	}
+	there, err = devicetest.In(m)
+	return there, errors.Join(err, m.Close())
+}
+
+func (m *module) close() error { return m.kernels.Close() }
 
 // has reports whether the module has all of these kernels.
 func (m *module) has(names ...string) bool {
 	for _, name := range names {
-		if _, err := m.names.Function(name); err != nil {
+		if !m.there(name) {
 			return false
 		}
 	}
@@ -80,10 +89,22 @@ func (c *checker) kernels(ctx context.Context) {
 	}
 }
 
+// untested says which kernels of a package nothing compares.
+func untested(needed, tested []string) error {
+	missing := slices.DeleteFunc(slices.Clone(needed), func(name string) bool { return slices.Contains(tested, name) })
+	if len(missing) > 0 {
+		return fmt.Errorf("there is no test of %s, which the package needs; this program is older than the package", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
 // compare tests a package's kernels.
 func (c *checker) compare(ctx context.Context, m *module, k *Check) error {
 	needed := kernel.Needed(&m.descriptor.Layout)
-	if missing := slices.DeleteFunc(slices.Clone(needed), func(name string) bool { return m.has(name) }); len(missing) > 0 {
+	if err := untested(needed, devicetest.Tested()); err != nil {
+		return err
+	}
+	if missing := slices.DeleteFunc(needed, m.there); len(missing) > 0 {
 		return fmt.Errorf("the code lacks %s; run `%s --cuda require`", strings.Join(missing, ", "), m.descriptor.Code.Command)
 	}
 	var o devicetest.Options
@@ -92,7 +113,7 @@ func (c *checker) compare(ctx context.Context, m *module, k *Check) error {
 	}
 	target := devicetest.Target{
 		Device: c.gpu, Code: m.descriptor.Code, AlignBytes: m.descriptor.Layout.AlignBytes,
-		Has: func(name string) bool { return m.has(name) },
+		Has: m.there,
 	}
 	var err error
 	k.Kernels, err = devicetest.Run(ctx, target, o)

@@ -46,26 +46,12 @@ func choose(all []*shard.Descriptor, names []string) ([]*shard.Descriptor, error
 	return slices.DeleteFunc(slices.Clone(all), func(d *shard.Descriptor) bool { return !slices.Contains(names, d.Package) }), nil
 }
 
-// buckets returns all buckets of a model; those of a repeated block once.
-func buckets(m *layout.Model) []*layout.Bucket {
-	var list []*layout.Bucket
-	for k := range m.Kinds {
-		for b := range m.Kinds[k].Buckets {
-			list = append(list, &m.Kinds[k].Buckets[b])
-		}
-	}
-	for i := range m.Shared {
-		list = append(list, &m.Shared[i])
-	}
-	return list
-}
-
 // smallElements bounds the buckets of models that are run as a whole.
 const smallElements = 1 << 16
 
 // runnable reports whether a model is small and has initial values.
 func runnable(m *layout.Model) bool {
-	for _, b := range buckets(m) {
+	for b := range m.Buckets() {
 		if b.End > smallElements {
 			return false
 		}

@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardgen/shardgen/generated/tiny"
+	"github.com/shardgen/shardgen/internal/devicetest"
 	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/kernel"
 )
 
 func TestWithoutADriverTheStatusSaysSo(t *testing.T) {
@@ -84,5 +87,15 @@ func TestGoalsAreMetOrMissed(t *testing.T) {
 	}
 	if got := strings.Join(verdicts, "|"); got != "|goal 0.90 met|goal 0.90 missed" || r.missed() != 1 {
 		t.Errorf("%s, %d missed", got, r.missed())
+	}
+}
+
+func TestKernelsThatNothingComparesAreAnError(t *testing.T) {
+	needed := kernel.Needed(&tiny.Descriptor().Layout)
+	if err := untested(needed, devicetest.Tested()); err != nil {
+		t.Error(err)
+	}
+	if err := untested(needed, devicetest.Kernels()); err == nil || !strings.Contains(err.Error(), "no test of shardgen_norm_total") {
+		t.Errorf("the total of norms has a test: %v", err)
 	}
 }

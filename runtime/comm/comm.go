@@ -56,11 +56,13 @@ type Communicator interface {
 	// AllGather fills dst with every rank's src in rank order: dst has Size times
 	// src's bytes.
 	AllGather(subject string, dst, src device.Memory)
-	// ReduceScatter sums src over the ranks in rank order, in type t (bf16 and f16
-	// in f32, rounded once), and leaves the part of this rank in dst: src has Size
-	// times dst's bytes. dst may be this rank's part of src.
+	// ReduceScatter sums src over the ranks, in type t, and leaves the part of this
+	// rank in dst: src has Size times dst's bytes. dst may be this rank's part of
+	// src. Package local adds in rank order, bf16 and f16 in f32, which is rounded
+	// once. NCCL chooses the order, and rounds bf16 and f16 after every addition.
 	ReduceScatter(subject string, dst, src device.Memory, t dtype.DType)
-	// AllReduce replaces buf by its sum over the ranks, in rank order.
+	// AllReduce replaces buf by its sum over the ranks, which is made as that of
+	// ReduceScatter.
 	AllReduce(subject string, buf device.Memory, t dtype.DType)
 	// Broadcast replaces buf by that of the root rank.
 	Broadcast(subject string, buf device.Memory, root int)

@@ -15,6 +15,7 @@ package fatbin
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -41,6 +42,27 @@ const imageMagic = "\x50\xed\x55\xba"
 
 // form is the record with the line end before it.
 var form = regexp.MustCompile(`^\nshardgen fatbin 1\norigin ("[^\n]*")\nsource ([0-9a-f]*)\nimage ([0-9]+) bytes, sha256 ([0-9a-f]{64})\nend\n$`)
+
+// headerBytes is the length of a fatbin's header: magic, version and header length
+// (2 bytes each), then the length of the rest, 8 bytes.
+const headerBytes = 16
+
+// IsImage reports whether what begins so is a fatbin.
+func IsImage(beginning string) bool { return strings.HasPrefix(beginning, imageMagic) }
+
+// CheckImage returns an error unless an image begins as nvcc's do and is as long
+// as it says itself. The driver is given no length: it believes the header.
+func CheckImage(image string) error {
+	if !IsImage(image) || len(image) < headerBytes {
+		return fmt.Errorf("an image of %d bytes that begins with %.16q is no fatbin", len(image), image)
+	}
+	header := []byte(image[:headerBytes])
+	start, rest := uint64(binary.LittleEndian.Uint16(header[6:])), binary.LittleEndian.Uint64(header[8:])
+	if start < headerBytes || start > uint64(len(image)) || rest != uint64(len(image))-start {
+		return fmt.Errorf("a fatbin of %d bytes says that it has %d behind a header of %d: it is cut off, or was edited", len(image), rest, start)
+	}
+	return nil
+}
 
 // Seal returns the content of the file: the image and its record. An empty image
 // says that the source was not compiled.

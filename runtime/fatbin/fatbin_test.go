@@ -109,3 +109,23 @@ func FuzzOpen(f *testing.F) {
 		}
 	})
 }
+
+func TestOnlyAnImageThatIsAsLongAsItSaysIsOne(t *testing.T) {
+	good := imageMagic + "\x01\x00\x10\x00\x03\x00\x00\x00\x00\x00\x00\x00abc"
+	for image, want := range map[string]string{
+		good:                             "",
+		good[:len(good)-1]:               "says that it has 3 behind a header of 16",
+		good + "d":                       "says that it has 3",
+		good[:12]:                        "no fatbin",
+		"":                               "no fatbin",
+		"\x7fELF" + good[4:]:             "no fatbin",
+		good[:6] + "\x00" + good[7:]:     "behind a header of 0",
+		good[:6] + "\xff\xff" + good[8:]: "behind a header of 65535",
+		good[:8] + "\xff\xff\xff\xff\xff\xff\xff\xff" + good[16:]: "it is cut off",
+	} {
+		err := CheckImage(image)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", image, err, want)
+		}
+	}
+}

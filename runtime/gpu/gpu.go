@@ -38,6 +38,9 @@ type Options struct {
 // Require says why n ranks can't each have a GPU of this process with NCCL
 // between them, and what to do about it; nil where they can.
 func Require(n int) error {
+	if n < 1 {
+		return fmt.Errorf("gpu: %d ranks, expected 1 or more", n)
+	}
 	count, err := devices()
 	if err != nil {
 		return err

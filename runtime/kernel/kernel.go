@@ -2,9 +2,10 @@
 // their launches.
 //
 // It takes the element types and choices that an entry is made for and gives its
-// name, such as "shardgen_cast_f32_bf16". Package gen/cuemit names what it emits
-// by it and a GPU's runtime looks entries up by it, so that the two can't differ.
-// It is a leaf: it imports runtime/dtype and runtime/random.
+// name, such as "shardgen_cast_f32_bf16", and says which entries a model's layout
+// needs; see [Uses]. Package gen/cuemit emits those and a GPU's runtime looks
+// entries up by their names, so that the two can't differ. It imports leaves of
+// the runtime only: dtype, layout and random.
 //
 // A launch is one-dimensional: any number of blocks of [ThreadsPerBlock] threads,
 // each of which takes its share of the range, so that the number of blocks

@@ -406,8 +406,8 @@ func checkGrads(t *rapid.T, m *Model, p *Placement) {
 			}
 			end += at[g.Bucket].GatheredBytes
 		}
-		if end > p.GradBuffer.Bytes {
-			t.Fatalf("gradients of block %d take %d bytes of %d", i, end, p.GradBuffer.Bytes)
+		if end > p.GradBuffer.Bytes || end != p.Blocks[i].GradBytes {
+			t.Fatalf("gradients of block %d take %d bytes of %d, expected %d", i, p.Blocks[i].GradBytes, p.GradBuffer.Bytes, end)
 		}
 	}
 	if all := p.GradBuffer.Bytes * p.GradBuffer.Count; all != arenaBytes(p, GradBuffers, dtype.Invalid) {

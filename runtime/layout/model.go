@@ -8,6 +8,8 @@
 package layout
 
 import (
+	"iter"
+
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/random"
 )
@@ -79,6 +81,25 @@ func (m *Model) Blocks() int64 {
 		n += m.Kinds[i].Count
 	}
 	return n
+}
+
+// Buckets yields the own buckets of the kinds in order, those of a repeated kind
+// once, then the shared ones.
+func (m *Model) Buckets() iter.Seq[*Bucket] {
+	return func(yield func(*Bucket) bool) {
+		for k := range m.Kinds {
+			for b := range m.Kinds[k].Buckets {
+				if !yield(&m.Kinds[k].Buckets[b]) {
+					return
+				}
+			}
+		}
+		for i := range m.Shared {
+			if !yield(&m.Shared[i]) {
+				return
+			}
+		}
+	}
 }
 
 // WorldIndex returns the place of a world size in Worlds, or -1.

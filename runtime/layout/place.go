@@ -60,6 +60,7 @@ type Placement struct {
 	Blocks     []BlockPlace
 	Shared     []Place // for each of Model.Shared
 	SlotBytes  []int64 // for each of the MaxLive slots
+	SlotStarts []int64 // of the same, in bytes from the start of the arena
 	GradBuffer GradPlace
 	WireFull   int64 // bytes of staging for a whole bucket in its wire type; 0 if none needs it
 	WireShard  int64 // bytes of staging behind it for one reduced shard
@@ -78,11 +79,12 @@ func (m *Model) PartialsStart() int64 {
 
 // BlockPlace is where one block's buckets lie.
 type BlockPlace struct {
-	Kind     int   // index in Model.Kinds
-	Instance int64 // counted from 0
-	Slot     int64 // position mod MaxLive
-	Buckets  []Place
-	Grads    []GradBucket // what its backward pass hands out, in this order
+	Kind      int   // index in Model.Kinds
+	Instance  int64 // counted from 0
+	Slot      int64 // position mod MaxLive
+	Buckets   []Place
+	Grads     []GradBucket // what its backward pass hands out, in this order
+	GradBytes int64        // of all Grads
 }
 
 // GradBucket is one bucket of a block's gradient buffer.
@@ -208,13 +210,13 @@ func (p *placer) placeSlots() {
 		block := &p.out.Blocks[i]
 		p.out.SlotBytes[block.Slot] = max(p.out.SlotBytes[block.Slot], p.gatheredBytes(block))
 	}
-	starts := make([]int64, p.model.MaxLive)
+	p.out.SlotStarts = make([]int64, p.model.MaxLive)
 	for i, bytes := range p.out.SlotBytes {
-		starts[i] = p.take(Slots, dtype.Invalid, bytes)
+		p.out.SlotStarts[i] = p.take(Slots, dtype.Invalid, bytes)
 	}
 	for i := range p.out.Blocks {
 		block := &p.out.Blocks[i]
-		at := starts[block.Slot]
+		at := p.out.SlotStarts[block.Slot]
 		for b := range block.Buckets {
 			block.Buckets[b].Slot = at
 			at = p.add(at, block.Buckets[b].GatheredBytes)
@@ -240,23 +242,27 @@ func (p *placer) placeGradBuffers() {
 	for i := range p.out.Blocks {
 		block := &p.out.Blocks[i]
 		kind := &p.model.Kinds[block.Kind]
-		end := int64(0)
 		for b := range kind.Buckets {
 			if kind.Buckets[b].Trainable {
-				block.Grads = append(block.Grads, GradBucket{Bucket: b, Offset: end})
-				end = p.add(end, block.Buckets[b].GatheredBytes)
+				p.placeGrad(block, GradBucket{Bucket: b}, &block.Buckets[b])
 			}
 		}
 		for _, s := range kind.Uses {
 			if p.model.Shared[s].Trainable {
-				block.Grads = append(block.Grads, GradBucket{Shared: true, Bucket: s, Offset: end})
-				end = p.add(end, p.out.Shared[s].GatheredBytes)
+				p.placeGrad(block, GradBucket{Shared: true, Bucket: s}, &p.out.Shared[s])
 			}
 		}
-		largest = max(largest, end)
+		largest = max(largest, block.GradBytes)
 	}
 	p.out.GradBuffer = GradPlace{Count: p.model.GradSlots, Bytes: largest}
 	p.take(GradBuffers, dtype.Invalid, p.mul(p.model.GradSlots, largest))
+}
+
+// placeGrad puts the gradient of a bucket behind those that the block has.
+func (p *placer) placeGrad(block *BlockPlace, grad GradBucket, bucket *Place) {
+	grad.Offset = block.GradBytes
+	block.Grads = append(block.Grads, grad)
+	block.GradBytes = p.add(block.GradBytes, bucket.GatheredBytes)
 }
 
 // placeStaging sizes the two halves of the staging arena: a whole bucket in its
@@ -264,9 +270,9 @@ func (p *placer) placeGradBuffers() {
 // run one after another, so one of each is enough. A wire type narrower than the
 // bucket's own can leave either short of the alignment, so both are rounded up.
 func (p *placer) placeStaging() {
-	visit := func(b *Bucket) {
+	for b := range p.model.Buckets() {
 		if !b.Trainable {
-			return
+			continue
 		}
 		wire := p.model.WireType(b)
 		shardBytes := p.mul(b.ShardElements[p.w], wire.Bytes())
@@ -275,7 +281,6 @@ func (p *placer) placeStaging() {
 			p.out.WireFull = max(p.out.WireFull, p.mul(shardBytes, p.out.World))
 		}
 	}
-	p.eachBucket(visit)
 	p.out.WireFull = p.roundUp(p.out.WireFull, p.model.AlignBytes)
 	p.out.WireShard = p.roundUp(p.out.WireShard, p.model.AlignBytes)
 	p.take(Staging, dtype.Invalid, p.out.WireFull)
@@ -287,28 +292,17 @@ func (p *placer) placeStaging() {
 // such part at a time.
 func (p *placer) placeScratch() {
 	largest := int64(0)
-	p.eachBucket(func(b *Bucket) {
+	for b := range p.model.Buckets() {
 		if !b.Trainable {
-			return
+			continue
 		}
 		for i := range b.Params {
 			largest = max(largest, min(b.Params[i].Numel, b.ShardElements[p.w]))
 		}
-	})
+	}
 	p.out.Partials = p.roundUp(optim.PartialBytes(largest), p.model.AlignBytes)
 	p.take(Scratch, dtype.Invalid, p.model.PartialsStart())
 	p.take(Scratch, dtype.Invalid, p.out.Partials)
-}
-
-func (p *placer) eachBucket(visit func(*Bucket)) {
-	for k := range p.model.Kinds {
-		for b := range p.model.Kinds[k].Buckets {
-			visit(&p.model.Kinds[k].Buckets[b])
-		}
-	}
-	for i := range p.model.Shared {
-		visit(&p.model.Shared[i])
-	}
 }
 
 // collectArenas lists the arenas that are not empty, by role and type, and

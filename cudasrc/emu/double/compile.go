@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rogpeppe/go-internal/lockedfile"
 	"github.com/shardgen/shardgen/cudasrc/emu"
 )
 
@@ -110,11 +111,11 @@ func (l *Libraries) compile(ctx context.Context) error {
 	if err == nil {
 		target := filepath.Join(l.folder, "libraries-"+key)
 		l.CUDA, l.NCCL = filepath.Join(target, "libcuda.so.1"), filepath.Join(target, "libnccl.so.2")
-		if !exists(target) {
+		err = cached(ctx, target, func() error {
 			start := time.Now()
-			err = t.libraries(ctx, target)
-			l.Compile = time.Since(start)
-		}
+			defer func() { l.Compile = time.Since(start) }()
+			return t.libraries(ctx, target)
+		})
 	}
 	return errors.Join(err, t.remove())
 }
@@ -146,16 +147,55 @@ func (t *tree) libraries(ctx context.Context, target string) error {
 	if err != nil {
 		return err
 	}
-	return publish(filepath.Join(t.path, "out"), target)
+	return os.Rename(filepath.Join(t.path, "out"), target)
 }
 
-// publish gives a finished file or folder its name in the cache. Another process
-// may have built the same.
-func publish(made, target string) error {
-	if err := os.Rename(made, target); err != nil && !exists(target) {
+// longest bounds how long a process waits for another one's compiler.
+const longest = 10 * time.Minute
+
+// cached makes a file or folder of the cache unless it is there. Where another
+// process is about to make the same, it waits and finds it. What build writes must
+// get its name last.
+func cached(ctx context.Context, target string, build func() error) error {
+	if exists(target) {
+		return nil
+	}
+	unlock, err := lock(ctx, target+".lock")
+	if err != nil {
 		return err
 	}
-	return nil
+	defer unlock()
+	if exists(target) {
+		return nil
+	}
+	return build()
+}
+
+// lock takes a lock that excludes other processes, and ends with one that dies.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("another process has it for more than %v", longest))
+	defer cancel()
+	type result struct {
+		unlock func()
+		err    error
+	}
+	taken := make(chan result)
+	go func() {
+		unlock, err := lockedfile.MutexAt(path).Lock()
+		select {
+		case taken <- result{unlock, err}:
+		case <-ctx.Done():
+			if err == nil {
+				unlock()
+			}
+		}
+	}()
+	select {
+	case r := <-taken:
+		return r.unlock, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("lock %s: %w", path, context.Cause(ctx))
+	}
 }
 
 func exists(path string) bool {
@@ -194,20 +234,22 @@ func (l *Libraries) addKernels(ctx context.Context, source string, files map[str
 // kernels compiles a package's kernels unless the cache has them, and registers
 // them under the name of an image.
 func (t *tree) kernels(ctx context.Context, source, target, image string) error {
-	if !exists(target) {
-		if err := os.WriteFile(filepath.Join(t.path, "image.cc"), []byte(program(source)), 0o644); err != nil {
-			return err
-		}
-		if err := t.gpp(ctx, "-I.", "-Isrc", "-shared", "image.cc", "-o", "image.so"); err != nil {
-			return err
-		}
-		if err := publish(filepath.Join(t.path, "image.so"), target); err != nil {
-			return err
-		}
+	if err := cached(ctx, target, func() error { return t.image(ctx, source, target) }); err != nil {
+		return err
 	}
 	link := filepath.Join(t.path, "link")
 	if err := os.Symlink(target, link); err != nil {
 		return err
 	}
 	return os.Rename(link, image)
+}
+
+func (t *tree) image(ctx context.Context, source, target string) error {
+	if err := os.WriteFile(filepath.Join(t.path, "image.cc"), []byte(program(source)), 0o644); err != nil {
+		return err
+	}
+	if err := t.gpp(ctx, "-I.", "-Isrc", "-shared", "image.cc", "-o", "image.so"); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(t.path, "image.so"), target)
 }

@@ -14,9 +14,9 @@
 //
 // The double is stricter than a GPU: streams are unordered where no event orders
 // them, fresh memory holds garbage, freed memory can't be accessed, and ranks
-// that call different collectives get an error.
+// that call different collectives get an error, unless the fault "mixed" is set.
 //
-// It imports cudasrc/emu, purego and the standard library.
+// It imports cudasrc/emu, purego, lockedfile and the standard library.
 package double
 
 import (

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"runtime"
 	"sync"
 	"testing"
@@ -110,9 +109,7 @@ func load() error {
 // nothing behind. It skips where they can't be built, except in CI.
 func libraries(t *testing.T) *Libraries {
 	t.Helper()
-	if err := emu.Available(); err != nil && os.Getenv("CI") != "true" {
-		t.Skip(err)
-	}
+	emu.Require(t)
 	once.Do(func() { failed = load() })
 	if failed != nil {
 		t.Fatal(failed)

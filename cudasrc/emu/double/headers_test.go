@@ -39,9 +39,7 @@ func needHeader(t *testing.T, path, fix string) {
 // that has none, is an error.
 func checkAgainst(t *testing.T, library string, except string, includes ...string) {
 	t.Helper()
-	if err := emu.Available(); err != nil {
-		t.Skip(err)
-	}
+	emu.Require(t)
 	names, err := fs.Glob(sources, "src/"+library+"/*.cc")
 	if err != nil || len(names) < 5 {
 		t.Fatalf("files %v, %v", names, err)
@@ -126,7 +124,8 @@ cuMemHostUnregister cuMemcpyHtoDAsync_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_
 cuStreamCreate cuStreamDestroy_v2 cuStreamSynchronize cuStreamQuery cuStreamWaitEvent cuEventCreate cuEventDestroy_v2
 cuEventRecord cuEventQuery cuEventSynchronize cuEventElapsedTime_v2 cuModuleLoadData cuModuleLoadDataEx cuModuleUnload
 cuModuleGetFunction cuLaunchKernel cuGetErrorName cuGetErrorString cuGetProcAddress_v2 cuFuncGetAttribute
-cuCtxSynchronize cuDeviceGetPCIBusId`
+cuCtxSynchronize cuDeviceGetPCIBusId cuFuncSetAttribute cuStreamCreateWithPriority cuCtxGetStreamPriorityRange
+cuThreadExchangeStreamCaptureMode`
 
 const ncclCalls = `ncclGetVersion ncclGetUniqueId ncclCommInitRank ncclCommInitRankConfig ncclCommSplit ncclCommCount
 ncclCommUserRank ncclCommCuDevice ncclCommFinalize ncclCommDestroy ncclCommAbort ncclCommGetAsyncError

@@ -1,3 +1,5 @@
+//go:build ignore
+
 // A driver that agrees to everything and does nothing, as fast as a function can
 // return: what a caller costs by itself is measured over it. Build it with
 // `gcc -shared -fPIC -O2 -Wl,-soname,libcuda.so.1`.
@@ -31,12 +33,15 @@ NOTHING(cuStreamWaitEvent, void *stream, void *event, unsigned flags)
 NOTHING(cuEventDestroy_v2, void *event)
 NOTHING(cuEventRecord, void *event, void *stream)
 NOTHING(cuEventQuery, void *event)
+NOTHING(cuThreadExchangeStreamCaptureMode, int *mode)
+NOTHING(cuFuncSetAttribute, void *function, int attribute, int value)
 NOTHING(cuModuleUnload, void *module)
 NOTHING(cuLaunchKernel, void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
         unsigned shared, void *stream, void **parameters, void **extra)
 
 HANDLE(cuDevicePrimaryCtxRetain, int device)
 HANDLE(cuStreamCreate, unsigned flags)
+HANDLE(cuStreamCreateWithPriority, unsigned flags, int priority)
 HANDLE(cuEventCreate, unsigned flags)
 HANDLE(cuModuleLoadDataEx, const void *image, unsigned count, int *options, void **values)
 HANDLE(cuModuleGetFunction, void *module, const char *name)
@@ -46,6 +51,7 @@ static int number(int *to, int value) {
   return 0;
 }
 
+int cuCtxGetStreamPriorityRange(int *least, int *greatest) { return number(least, 0) + number(greatest, -5); }
 int cuDriverGetVersion(int *version) { return number(version, 13000); }
 int cuDeviceGetCount(int *count) { return number(count, 1); }
 int cuDeviceGet(int *device, int ordinal) { return number(device, ordinal); }

@@ -1,3 +1,5 @@
+//go:build ignore
+
 // An NCCL that agrees to everything and moves nothing, as fast as a function can
 // return: what a caller costs by itself is measured over it, with libcuda.c as the
 // driver. Build it with `gcc -shared -fPIC -O2 -Wl,-soname,libnccl.so.2`.

@@ -538,7 +538,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "bytelm",
 		Command: "go tool shardgen generate model.yaml",
-		Source:  "b0177ce9ca052edc534fa01c5c3c0d943f5674e1ee23da501292429e878ec6cc",
+		Source:  "12425fabb90dd8b35fac5ea7e3ed72aa7de399574fb5ef2cc6f0bd5ea22e367d",
 		Fatbin:  kernels,
 	},
 }

@@ -29,8 +29,9 @@ type Options struct {
 	Device     *cuda.Device
 	Rank, Size int // 0 <= Rank < Size
 	ID         ID  // from one NewID, the same on all ranks; every id serves once
-	// Timeout bounds New, Split and each collective, from when it and those before
-	// it could begin; 0 means DefaultTimeout.
+	// Timeout bounds each collective, from when it and those before it could begin,
+	// and in New and Split the wait for the other ranks and that for their first
+	// connections; 0 means DefaultTimeout.
 	Timeout time.Duration
 	// Control connects the ranks beside NCCL: over it they hear of each other's
 	// failures, and are named at a deadline. It may be nil; then a failure of one
@@ -75,7 +76,8 @@ type Communicator struct {
 type failure struct{ cause error }
 
 // New joins a communicator as one of its ranks. It waits for the others, at most
-// until the deadline, whose error names those that did not come.
+// until the deadline, whose error names those that did not come, and then runs
+// each kind of collective once, so that they are connected.
 func New(ctx context.Context, o Options) (*Communicator, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -141,7 +143,7 @@ func (c *Communicator) ReduceStream() device.Stream { return c.reduce }
 // may be the rank's own part of dst.
 func (c *Communicator) AllGather(subject string, dst, src device.Memory) {
 	c.frame = [8]uintptr{uintptr(src.Addr()), uintptr(dst.Addr()), uintptr(src.Bytes()), typeUint8, 0, c.gather.Handle()}
-	c.start(flight{op: comm.AllGather, subject: subject, stream: c.gather}, c.checkParts(dst, src), ncclAllGather, 4, src.Bytes() == 0)
+	c.start(flight{op: comm.AllGather, subject: subject, bytes: src.Bytes(), stream: c.gather}, c.checkParts(dst, src), ncclAllGather, 4, src.Bytes() == 0)
 }
 
 // ReduceScatter implements comm.Communicator, but for the order of the sum. dst
@@ -153,14 +155,14 @@ func (c *Communicator) ReduceScatter(subject string, dst, src device.Memory, t d
 		fault = checkSum(t, dst, src)
 	}
 	c.frame = [8]uintptr{uintptr(src.Addr()), uintptr(dst.Addr()), elements(dst, t), dataType(t), sum, 0, c.reduce.Handle()}
-	c.start(flight{op: comm.ReduceScatter, subject: subject, stream: c.reduce}, fault, ncclReduceScatter, 5, dst.Bytes() == 0)
+	c.start(flight{op: comm.ReduceScatter, subject: subject, bytes: dst.Bytes(), stream: c.reduce}, fault, ncclReduceScatter, 5, dst.Bytes() == 0)
 }
 
 // AllReduce implements comm.Communicator, but for the order of the sum, for the
 // element types of [Communicator.ReduceScatter].
 func (c *Communicator) AllReduce(subject string, buf device.Memory, t dtype.DType) {
 	c.frame = [8]uintptr{uintptr(buf.Addr()), uintptr(buf.Addr()), elements(buf, t), dataType(t), sum, 0, c.reduce.Handle()}
-	c.start(flight{op: comm.AllReduce, subject: subject, stream: c.reduce}, checkSum(t, buf, buf), ncclAllReduce, 5, buf.Bytes() == 0)
+	c.start(flight{op: comm.AllReduce, subject: subject, bytes: buf.Bytes(), stream: c.reduce}, checkSum(t, buf, buf), ncclAllReduce, 5, buf.Bytes() == 0)
 }
 
 // Broadcast implements comm.Communicator.
@@ -170,7 +172,7 @@ func (c *Communicator) Broadcast(subject string, buf device.Memory, root int) {
 		fault = fmt.Errorf("the root is rank %d, the group has ranks 0 to %d", root, c.size-1)
 	}
 	c.frame = [8]uintptr{uintptr(buf.Addr()), uintptr(buf.Addr()), uintptr(buf.Bytes()), typeUint8, uintptr(root), 0, c.gather.Handle()}
-	c.start(flight{op: comm.Broadcast, subject: subject, stream: c.gather}, fault, ncclBroadcast, 5, buf.Bytes() == 0)
+	c.start(flight{op: comm.Broadcast, subject: subject, bytes: buf.Bytes(), root: root, stream: c.gather}, fault, ncclBroadcast, 5, buf.Bytes() == 0)
 }
 
 // Barrier implements comm.Communicator: all ranks add up one element.
@@ -192,7 +194,7 @@ func (c *Communicator) Synchronize(ctx context.Context, e device.Event) error {
 	}
 	// What ended the group may have cancelled the context, too. The watchdog fails
 	// the streams in a moment, with an error that names the collective.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callWait)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*callWait)
 	defer cancel()
 	var named *comm.Error
 	if errors.As(c.gather.Synchronize(ctx, e), &named) {
@@ -286,7 +288,7 @@ func (c *Communicator) submit(call function, at int) error {
 	c.frame[at] = handle
 	code := c.library.status(call, c.frame[:call.arguments()]...)
 	c.device.Leave()
-	if code != success && code != inProgress {
+	if code != success {
 		return c.library.check(call, code)
 	}
 	return nil

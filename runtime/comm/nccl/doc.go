@@ -8,6 +8,10 @@
 // communicator watches the collectives in flight, and aborts the communicator at
 // a deadline, at an error that NCCL or the driver reports, or when a peer fails.
 //
+// Ranks have to ask for the same collectives in the same order. NCCL does not
+// compare them: it hangs, or mixes them up. So each rank remembers its latest
+// requests, and those of all ranks are compared when a deadline is over.
+//
 // NCCL puts the operations of one communicator one after another, in the order
 // of the calls, also where they are on different streams: a collective on the
 // gather stream and one on the reduce stream don't run at the same time, and need

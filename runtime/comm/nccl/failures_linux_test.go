@@ -3,6 +3,7 @@ package nccl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -117,8 +118,8 @@ var collectives = map[string]func(*testing.T, *world, *Communicator){
 // The rank has asked for the collective, but its GPU never comes to it.
 func TestAGPUThatIsStuckFailsAllRanksAtTheDeadline(t *testing.T) {
 	l := libraries(t)
-	fault(t, l, "dead:rank=1")
 	w, start := newWorld(t, 2, 200*time.Millisecond), time.Now()
+	fault(t, l, "dead:rank=1")
 	errs := w.onEach(func(r int, c *Communicator) { collectives["all-reduce"](t, w, c) })
 	wantErrors(t, errs, "all-reduce of h.3/bf16 (sequence 1)", "though all ranks have asked for it")
 	inTime(t, start)
@@ -144,6 +145,121 @@ func TestRanksThatDisagreeFail(t *testing.T) {
 		c.AllReduce("w", memory(t, w.devices[r], make([]byte, 8+8*r)), dtype.Float32)
 	})
 	wantErrors(t, errs, "all-reduce of w", "rank 1 calls ncclAllReduce(count 4")
+	inTime(t, start)
+}
+
+// NCCL itself says nothing of ranks that disagree.
+func TestRanksThatDisagreeAreNamedAtTheDeadlineWhereNCCLHangs(t *testing.T) {
+	gather := func(c *Communicator, m device.Memory, r int) {
+		c.AllGather("h.3/bf16", m.Slice(0, 12), m.Slice(int64(4*r), 4))
+	}
+	for name, test := range map[string]struct {
+		odd  func(c *Communicator, m device.Memory) // of rank 1
+		want string
+	}{
+		"operation": {func(c *Communicator, m device.Memory) { c.AllReduce("h.3/bf16", m.Slice(0, 4), dtype.Float32) }, "rank 1 for all-reduce of h.3/bf16 (4 bytes)"},
+		"subject": {func(c *Communicator, m device.Memory) {
+			c.AllGather("h.2/bf16", m.Slice(0, 24), m.Slice(8, 8))
+		}, "rank 1 for all-gather of h.2/bf16 (8 bytes)"},
+		"root":    {func(c *Communicator, m device.Memory) { c.Broadcast("h.3/bf16", m, 2) }, "rank 1 for broadcast of h.3/bf16 (64 bytes from rank 2)"},
+		"barrier": {func(c *Communicator, m device.Memory) { c.Barrier("end") }, "rank 1 for barrier of end"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := libraries(t)
+			w, start := newWorld(t, 3, 300*time.Millisecond), time.Now()
+			fault(t, l, "mixed")
+			wantErrors(t, w.onEach(func(r int, c *Communicator) {
+				c.Barrier("start")
+				m := memory(t, w.devices[r], make([]byte, 64))
+				if r == 1 {
+					test.odd(c, m)
+				} else {
+					gather(c, m, r)
+				}
+				c.Barrier("behind it")
+			}), "different collectives", "as sequence 2 rank 0 asked for all-gather of h.3/bf16 (4 bytes), "+test.want)
+			inTime(t, start)
+		})
+	}
+}
+
+// What is done on one rank may be what another hangs in.
+func TestRequestsAreKnownWhenTheyAreDone(t *testing.T) {
+	libraries(t)
+	w := newWorld(t, 1, long)
+	c := w.ranks[0]
+	for range 2 * ringLength {
+		c.Barrier("b")
+	}
+	if err := finished(c, c.gather); err != nil {
+		t.Fatal(err)
+	}
+	last := uint64(warmUps + 2*ringLength)
+	for until, want := range map[uint64]int{0: 0, last: comparedRequests, last - 100: comparedRequests, last + 7: comparedRequests, last - ringLength + 1: 1, 3: 0} {
+		p := member{c}.Progress(until)
+		if len(p.Requests) != want {
+			t.Errorf("until %d: %d requests, expected %d", until, len(p.Requests), want)
+		}
+		for _, q := range p.Requests {
+			if q.Operation != comm.Barrier || q.Subject != "b" || q.Sequence > until {
+				t.Errorf("until %d: %+v", until, q)
+			}
+		}
+	}
+}
+
+func TestCommunicatorsThatDoNotBlockAreRefused(t *testing.T) {
+	l := libraries(t)
+	t.Setenv("NCCL_COMM_BLOCKING", "0")
+	w, start := openDevices(t, 2), time.Now()
+	for r, err := range w.join(long, w.controls) {
+		wantWords(t, err, fmt.Sprintf("rank %d of 2 joins the communicator", r), "unset NCCL_COMM_BLOCKING")
+	}
+	// A rank that hears of the other's refusal first is back before its abort is.
+	leaked := func() bool {
+		return slices.ContainsFunc(l.Check(), func(finding string) bool { return strings.Contains(finding, "communicators") })
+	}
+	for leaked() && time.Since(start) < 5*time.Second {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if leaked() {
+		t.Error("a communicator is never destroyed")
+	}
+	inTime(t, start)
+}
+
+func TestAFirstConnectionThatFailsIsTheErrorOfNew(t *testing.T) {
+	l := libraries(t)
+	fault(t, l, "ncclReduceScatter:2:device=1")
+	w, start := openDevices(t, 2), time.Now()
+	errs := w.join(long, w.controls)
+	wantWords(t, errs[1], "connecting the ranks")
+	for r, err := range errs {
+		wantWords(t, err, fmt.Sprintf("rank %d of 2 joins the communicator", r), "reduce-scatter of the first connection", "ncclReduceScatter: unhandled system error")
+	}
+	inTime(t, start)
+	for _, d := range w.devices {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, finding := range l.Check() {
+		t.Error(finding)
+	}
+}
+
+func TestTheContextEndsTheFirstConnections(t *testing.T) {
+	l := libraries(t)
+	fault(t, l, "dead:rank=0")
+	w, start := openDevices(t, 1), time.Now()
+	id, err := NewID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), 100*time.Millisecond, errors.New("enough"))
+	defer cancel()
+	_, err = New(ctx, Options{Device: w.devices[0], Size: 1, ID: id, Timeout: long})
+	wantWords(t, err, "connecting the ranks", "enough")
 	inTime(t, start)
 }
 

@@ -22,10 +22,25 @@ const (
 	noEnd = math.MaxUint64
 )
 
-// flight is a collective that was asked for and is not known to be done.
+// warmUps is how many collectives connect the ranks before the caller's first:
+// see warmUp.
+const warmUps = 4
+
+// sequenceOf returns the number of a collective among the caller's, 0 for those
+// that connect the ranks.
+func sequenceOf(seq uint64) uint64 { return max(seq, warmUps) - warmUps }
+
+// comparedRequests is how many requests ranks compare when one is late. Where
+// they differ NCCL may end the one on some ranks and hang in one after it.
+const comparedRequests = 16
+
+// flight is a collective that was asked for. It stays in the ring when it is done.
 type flight struct {
+	seq      uint64
 	op       comm.Operation
 	subject  string
+	bytes    int64 // the same on all ranks
+	root     int
 	stream   *cuda.Stream
 	event    device.Event
 	recorded bool      // event is behind it on its stream
@@ -35,6 +50,7 @@ type flight struct {
 // failure returns the error of this rank's collective for what happened to the
 // group.
 func (f *flight) failure(rank int, seq uint64, cause error) error {
+	seq = sequenceOf(seq)
 	e := &comm.Error{Operation: f.op, Sequence: seq, Subject: f.subject, Rank: rank}
 	var own *comm.Error
 	var peer *rendezvous.PeerError
@@ -49,8 +65,8 @@ func (f *flight) failure(rank int, seq uint64, cause error) error {
 	return e
 }
 
-// flights are a communicator's collectives in flight, in a ring by their
-// sequence.
+// flights are a communicator's latest collectives, in a ring by their number,
+// which counts those that connect the ranks.
 type flights struct {
 	mu      sync.Mutex
 	ring    [ringLength]flight
@@ -69,6 +85,7 @@ func (r *flights) begin(c *Communicator, f flight) (seq uint64, err error) {
 	r.mu.Lock()
 	r.issued++
 	seq = r.issued
+	f.seq = seq
 	for looked := false; seq-r.done > ringLength; looked = true {
 		r.mu.Unlock()
 		if err = c.Err(); err != nil {
@@ -99,14 +116,13 @@ func (r *flights) advance() error {
 	defer r.mu.Unlock()
 	for r.done < r.issued {
 		f := &r.ring[(r.done+1)%ringLength]
-		if !f.recorded {
-			return nil
+		if f.seq != r.done+1 || !f.recorded {
+			return nil // it waits for room, or NCCL is being called
 		}
 		past, err := f.stream.Done(f.event)
 		if err != nil || !past {
 			return err
 		}
-		*f = flight{}
 		r.done++
 		r.oldest = time.Now()
 	}
@@ -120,7 +136,9 @@ func (r *flights) first() (f flight, seq uint64, age time.Duration, ok bool) {
 	if r.done == r.issued {
 		return flight{}, 0, 0, false
 	}
-	f = r.ring[(r.done+1)%ringLength]
+	if f = r.ring[(r.done+1)%ringLength]; f.seq != r.done+1 {
+		f = flight{} // it waits for room
+	}
 	since := f.since
 	if r.oldest.After(since) {
 		since = r.oldest
@@ -128,11 +146,19 @@ func (r *flights) first() (f flight, seq uint64, age time.Duration, ok bool) {
 	return f, r.done + 1, time.Since(since), true
 }
 
-// progress returns how far this rank is known to be.
-func (r *flights) progress(rank int) rendezvous.Progress {
+// progress returns how far this rank is known to be, with its latest requests up
+// to until.
+func (r *flights) progress(rank int, until uint64) rendezvous.Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return rendezvous.Progress{Rank: rank, Issued: r.issued, Completed: r.done}
+	p := rendezvous.Progress{Rank: rank, Issued: r.issued, Completed: r.done}
+	until = min(until, r.issued)
+	for seq := until - min(until, comparedRequests) + 1; seq <= until; seq++ {
+		if f := &r.ring[seq%ringLength]; f.seq == seq {
+			p.Requests = append(p.Requests, rendezvous.Request{Sequence: seq, Operation: f.op, Subject: f.subject, Bytes: f.bytes, Root: f.root})
+		}
+	}
+	return p
 }
 
 // close notes that a peer takes part in no collective after last.

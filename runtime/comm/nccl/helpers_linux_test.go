@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -34,14 +32,9 @@ var built struct {
 // libraries makes the driver and NCCL the doubles, as at the beginning.
 func libraries(t testing.TB) *double.Libraries {
 	t.Helper()
-	if err := emu.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	emu.Require(t)
 	built.once.Do(func() {
-		built.libraries, built.err = double.Build(context.Background(), filepath.Join(os.TempDir(), "shardgen-double"))
+		built.libraries, built.err = double.Build(context.Background(), "../../../build/emu")
 	})
 	if built.err != nil {
 		t.Fatal(built.err)

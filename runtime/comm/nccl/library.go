@@ -119,6 +119,7 @@ func (e *Error) Error() string {
 // library has the addresses of the functions.
 type library struct {
 	path     string
+	version  int32 // as ncclGetVersion gives it: 22707 for 2.27.7
 	address  [len(prototypes)]uintptr
 	initRank func(comm *uintptr, ranks int32, id byValue, rank int32) int32
 }
@@ -162,13 +163,12 @@ func newLibrary(h *dynlib.Handle) (*library, error) {
 			return nil, fmt.Errorf("%w; NCCL %s or newer has it", err, versionText(minVersion))
 		}
 	}
-	var version int32
-	if err := l.call(ncclGetVersion, uintptr(unsafe.Pointer(&version))); err != nil {
+	if err := l.call(ncclGetVersion, uintptr(unsafe.Pointer(&l.version))); err != nil {
 		return nil, err
 	}
-	if version < minVersion {
+	if l.version < minVersion {
 		return nil, fmt.Errorf("NCCL at %s is version %s, expected %s or newer; set %s to the path of a newer libnccl.so.2",
-			l.path, versionText(int(version)), versionText(minVersion), libraryVariable)
+			l.path, versionText(int(l.version)), versionText(minVersion), libraryVariable)
 	}
 	l.initRank, err = bindInitRank(l.address[ncclCommInitRank])
 	return l, err
@@ -181,6 +181,15 @@ func versionText(v int) string { return fmt.Sprintf("%d.%d.%d", v/10000, v/100%1
 func Available() error {
 	_, err := load()
 	return err
+}
+
+// Version returns NCCL's version, such as "2.27.7".
+func Version() (string, error) {
+	l, err := load()
+	if err != nil {
+		return "", fmt.Errorf("nccl: %w", err)
+	}
+	return versionText(int(l.version)), nil
 }
 
 // NewID returns an id for one communicator. The process that makes it must live

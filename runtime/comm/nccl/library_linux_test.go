@@ -142,6 +142,8 @@ func TestWithoutNCCLTheErrorNamesTheFix(t *testing.T) {
 	_, err := NewID()
 	wantWords(t, err, "nccl: id of a communicator", "NCCL can't be opened", "libnccl2", libraryVariable)
 	wantWords(t, Available(), "NCCL can't be opened")
+	_, err = Version()
+	wantWords(t, err, "NCCL can't be opened")
 }
 
 // old is a library of another version, or one that lacks a function.
@@ -176,6 +178,9 @@ func TestAnOldNCCLIsRefused(t *testing.T) {
 	t.Setenv(libraryVariable, old(t, 22707, function(len(prototypes))))
 	if err := Available(); err != nil {
 		t.Errorf("a new one: %v", err)
+	}
+	if v, err := Version(); v != "2.27.7" || err != nil {
+		t.Errorf("version %q, %v", v, err)
 	}
 }
 

@@ -9,7 +9,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/shardgen/shardgen/runtime/comm"
 	"github.com/shardgen/shardgen/runtime/comm/rendezvous"
+	"github.com/shardgen/shardgen/runtime/dtype"
 )
 
 const (
@@ -17,12 +19,15 @@ const (
 	// they are.
 	grace = time.Second
 	// callWait bounds the wait for a call of NCCL to return before the communicator
-	// is aborted under it, which ends the call.
+	// is aborted under it: see abortHandle.
 	callWait = 500 * time.Millisecond
 	// finishWait, or the timeout where that is less, bounds ncclCommFinalize and
 	// ncclCommDestroy. What takes longer is left behind.
 	finishWait = 30 * time.Second
 )
+
+// warmUpBytes is a rank's part of the first collectives.
+const warmUpBytes = 16
 
 // abortWait bounds ncclCommAbort. With callWait it is less than the grace of a
 // launch, in which the ranks have to return. Tests shorten it.
@@ -38,7 +43,9 @@ func channelName(id ID) string {
 type member struct{ c *Communicator }
 
 // Progress implements rendezvous.Member.
-func (m member) Progress() rendezvous.Progress { return m.c.flights.progress(m.c.rank) }
+func (m member) Progress(until uint64) rendezvous.Progress {
+	return m.c.flights.progress(m.c.rank, until)
+}
 
 // Aborted implements rendezvous.Member.
 func (m member) Aborted(cause *rendezvous.PeerError) { m.c.stop(cause, false) }
@@ -68,19 +75,57 @@ func (c *Communicator) open(ctx context.Context, init func(handle *uintptr) erro
 	}
 	if err != nil {
 		c.stop(err, true)
-		c.abortHandle()
-		return errors.Join(err, c.release())
+		handle, inside := c.take()
+		c.abortHandle(handle)
+		return errors.Join(underCall(err, inside), c.release())
 	}
 	c.query = [2]uintptr{c.handle.Load(), uintptr(unsafe.Pointer(&c.state))}
 	go c.watch()
+	if err := c.warmUp(ctx); err != nil {
+		c.stop(err, true)
+		<-c.watched
+		return errors.Join(err, c.release())
+	}
 	return nil
 }
 
-func (c *Communicator) prepare() (err error) {
-	if c.gather, err = c.device.OpenStream("gather"); err != nil {
+// warmUp runs each kind of collective once. In the first by an algorithm NCCL
+// connects the ranks and allocates its buffers: so a network that doesn't work
+// shows here, and the memory is taken before a model allocates its own. Only
+// algorithms that NCCL takes for longer ranges alone are left. All of it has to be
+// done within a collective's deadline.
+func (c *Communicator) warmUp(ctx context.Context) error {
+	m, err := c.device.Alloc(int64(c.size) * warmUpBytes)
+	if err != nil {
 		return err
 	}
-	if c.reduce, err = c.device.OpenStream("reduce"); err != nil {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout+grace, fmt.Errorf("not all kinds of collectives are done after %v", c.timeout+grace))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { c.stop(context.Cause(ctx), true) })()
+	part := m.Slice(int64(c.rank)*warmUpBytes, warmUpBytes)
+	const subject = "the first connection"
+	c.AllGather(subject, m, part)
+	c.ReduceScatter(subject, part, m, dtype.Float32)
+	c.AllReduce(subject, part, dtype.Float32)
+	c.Broadcast(subject, part, 0)
+	err = errors.Join(c.Synchronize(ctx, c.reduce.Record()), c.Synchronize(ctx, c.gather.Record()))
+	if err != nil {
+		c.stop(err, true)
+		<-c.watched // the collectives use the memory until then
+		var named *comm.Error
+		if errors.As(err, &named) {
+			err = named // of both streams' the same
+		}
+		err = fmt.Errorf("connecting the ranks (NCCL_DEBUG=INFO shows what NCCL tries): %w", err)
+	}
+	return errors.Join(err, c.device.Free(m))
+}
+
+func (c *Communicator) prepare() (err error) {
+	if c.gather, err = c.device.OpenUrgentStream("gather"); err != nil {
+		return err
+	}
+	if c.reduce, err = c.device.OpenUrgentStream("reduce"); err != nil {
 		return err
 	}
 	if c.one, err = c.device.Alloc(1); err != nil {
@@ -114,7 +159,10 @@ func (c *Communicator) meet(ctx context.Context, init func(handle *uintptr) erro
 	done := make(chan made, 1)
 	go func() {
 		handle := new(uintptr)
-		err := c.within(func() error { return init(handle) })
+		err := nonBlocking(c.within(func() error { return init(handle) }))
+		if errors.Is(err, errNonBlocking) && *handle != 0 {
+			_ = c.within(func() error { return c.library.call(ncclCommAbort, *handle) })
+		}
 		done <- made{*handle, err}
 	}()
 	timer := time.NewTimer(c.timeout)
@@ -165,7 +213,7 @@ func (c *Communicator) absent(ctx context.Context) error {
 		return fmt.Errorf("it did not connect with all others within %v", c.timeout)
 	}
 	came := make([]int, 0, c.size)
-	for _, p := range c.channel.Report(ctx, grace) {
+	for _, p := range c.channel.Report(ctx, grace, 0) {
 		came = append(came, p.Rank)
 	}
 	if err := c.Err(); err != nil {
@@ -224,21 +272,56 @@ func (c *Communicator) lockCall() bool {
 	return true
 }
 
-// take takes the handle away from everybody else.
-func (c *Communicator) take() uintptr {
-	if c.lockCall() {
+// take takes the handle away from everybody else, and says whether a thread is
+// inside NCCL with it all the same.
+func (c *Communicator) take() (handle uintptr, inside bool) {
+	if inside = !c.lockCall(); !inside {
 		defer c.call.Unlock()
 	}
-	return c.handle.Swap(0)
+	return c.handle.Swap(0), inside
 }
 
-// abortHandle ends NCCL's work, on the GPU too. The collectives' streams must
-// have failed before: ended work looks done.
-func (c *Communicator) abortHandle() {
-	if handle := c.take(); handle != 0 {
+// abortHandle ends NCCL's work, on the GPU too, where there is a handle. The
+// collectives' streams must have failed before: ended work looks done.
+//
+// The communicators block, and ncclCommAbort frees the communicator: a thread that
+// is inside with it can use freed memory when it comes back. So take waits until
+// none is inside, and no other gets in. A thread that does not come out within
+// callWait waits for a peer or for a full queue of the GPU, and nothing but the
+// abort ends that: without it the trainer would hang for good in a call that has
+// no deadline. ncclCommAbort raises the flag that such threads poll before it
+// waits for the GPU and frees, so they are out first as a rule, but NCCL does not
+// promise it: underCall tells the trainer. Communicators that don't block have no
+// thread inside, but start one for each collective.
+func (c *Communicator) abortHandle(handle uintptr) {
+	if handle != 0 {
 		// Its error changes nothing: the communicator has failed for another reason.
 		_ = c.bounded(abortWait, ncclCommAbort, handle)
 	}
+}
+
+// underCall marks the error of a communicator that is aborted while a thread is
+// inside NCCL with it.
+func underCall(err error, inside bool) error {
+	if !inside {
+		return err
+	}
+	return fmt.Errorf("%w; a call of NCCL did not return and the communicator was aborted under it, after which NCCL may use freed memory: end this process", err)
+}
+
+// errNonBlocking says why communicators that don't block are refused: what NCCL
+// puts on a stream is there only some time after the call, so events behind it
+// would come too early.
+var errNonBlocking = errors.New("NCCL makes communicators that don't block, which are not supported: unset NCCL_COMM_BLOCKING in the environment, and in /etc/nccl.conf and ~/.nccl.conf")
+
+// nonBlocking returns errNonBlocking in the place of the status of a call that
+// goes on after it has returned.
+func nonBlocking(err error) error {
+	var status *Error
+	if errors.As(err, &status) && status.Code == inProgress {
+		return errNonBlocking
+	}
+	return err
 }
 
 // bounded calls functions of NCCL one after another on a goroutine of its own,
@@ -293,7 +376,7 @@ func (c *Communicator) finish() error {
 	if c.channel != nil {
 		c.channel.Close()
 	}
-	handle := c.take()
+	handle, _ := c.take() // collectives and Close are of one goroutine
 	if handle == 0 {
 		return nil
 	}
@@ -302,7 +385,9 @@ func (c *Communicator) finish() error {
 	if err == nil {
 		err = c.bounded(limit, ncclCommDestroy, handle)
 	} else {
-		err = errors.Join(err, c.bounded(abortWait, ncclCommAbort, handle))
+		var status *Error
+		inside := !errors.As(err, &status) // it has no status, because it did not return
+		err = errors.Join(underCall(err, inside), c.bounded(abortWait, ncclCommAbort, handle))
 	}
 	if err != nil {
 		return fmt.Errorf("nccl: rank %d closes the communicator: %w", c.rank, err)

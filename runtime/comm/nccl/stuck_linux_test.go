@@ -2,8 +2,10 @@ package nccl
 
 import (
 	"context"
+	"errors"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +21,8 @@ const (
 	inInit
 	atOtherRank
 	inAbort
+	inFirst
+	slow // 200 ms in each collective
 )
 
 var stuckLibrary struct {
@@ -65,13 +69,49 @@ func TestACollectiveThatNeverReturnsIsEndedByTheAbort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start, before := time.Now(), count("stuck_aborts")
+	start, before, under := time.Now(), count("stuck_aborts"), count("stuck_under")
 	c.Barrier("step 1") // returns when the watchdog has aborted it
-	wantRankError(t, finished(c, c.gather), 0, "barrier of step 1 (sequence 1)", "it is not done after 100ms")
+	wantRankError(t, finished(c, c.gather), 0, "barrier of step 1 (sequence 1)", "it is not done after 100ms",
+		"the communicator was aborted under it", "end this process")
 	if got := count("stuck_aborts") - before; got != 1 {
 		t.Errorf("%d aborts", got)
 	}
+	if got := count("stuck_under") - under; got != 1 {
+		t.Errorf("%d aborts under the collective", got)
+	}
 	_ = c.Close()
+	inTime(t, start)
+}
+
+func TestAnAbortWaitsForACallThatReturns(t *testing.T) {
+	join, count := stuck(t)
+	c, err := join(slow, long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	aborts, under := count("stuck_aborts"), count("stuck_under")
+	time.AfterFunc(50*time.Millisecond, func() { c.Abort(errors.New("the loss is NaN")) })
+	c.Barrier("step 1")
+	<-c.watched
+	if a, u := count("stuck_aborts")-aborts, count("stuck_under")-under; a != 1 || u != 0 {
+		t.Errorf("%d aborts, %d of them under the collective", a, u)
+	}
+	err = finished(c, c.gather)
+	wantWords(t, err, "the loss is NaN")
+	if strings.Contains(err.Error(), "end this process") {
+		t.Error(err)
+	}
+	_ = c.Close()
+}
+
+func TestAFirstConnectionThatNeverComesFailsNew(t *testing.T) {
+	join, count := stuck(t)
+	start, before := time.Now(), count("stuck_aborts")
+	_, err := join(inFirst, 100*time.Millisecond)
+	wantWords(t, err, "rank 0 of 1 joins the communicator: connecting the ranks", "NCCL_DEBUG=INFO", "all-gather of the first connection", "not done after 100ms")
+	if got := count("stuck_aborts") - before; got != 1 {
+		t.Errorf("%d aborts", got)
+	}
 	inTime(t, start)
 }
 
@@ -100,7 +140,7 @@ func TestAFinalizeThatNeverReturnsEndsInAnAbort(t *testing.T) {
 		t.Fatal(err)
 	}
 	start, before := time.Now(), count("stuck_aborts")
-	wantWords(t, c.Close(), "rank 0 closes the communicator", "ncclCommFinalize did not return within 100ms")
+	wantWords(t, c.Close(), "rank 0 closes the communicator", "ncclCommFinalize did not return within 100ms", "end this process")
 	if got := count("stuck_aborts") - before; got != 1 {
 		t.Errorf("%d aborts", got)
 	}

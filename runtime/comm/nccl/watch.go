@@ -3,6 +3,8 @@ package nccl
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/shardgen/shardgen/runtime/comm"
@@ -66,7 +68,7 @@ func (c *Communicator) inspect() {
 		return
 	}
 	if peer, last, ok := c.flights.abandoned(); ok {
-		c.stop(fmt.Errorf("rank %d left the group after %d collectives", peer, last), true)
+		c.stop(fmt.Errorf("rank %d left the group after %d collectives", peer, sequenceOf(last)), true)
 		return
 	}
 	if f, seq, age, ok := c.flights.first(); ok && age > c.timeout {
@@ -84,21 +86,25 @@ func (c *Communicator) expire(f flight, seq uint64) {
 	if _, now, _, ok := c.flights.first(); !ok || now != seq {
 		return // it was done at the last moment
 	}
-	c.stop(&comm.Error{Operation: f.op, Sequence: seq, Subject: f.subject, Rank: c.rank, Missing: missing, Cause: cause}, true)
+	c.stop(&comm.Error{Operation: f.op, Sequence: sequenceOf(seq), Subject: f.subject, Rank: c.rank, Missing: missing, Cause: cause}, true)
 }
 
-// behind asks the other ranks how far they are. Missing are those that say
-// nothing or have not asked for the collective; if there are none, those for which
-// earlier ones are not done.
+// behind asks the other ranks how far they are and what they asked for. Where
+// that differs, NCCL hangs or mixes it up: that is the cause. Missing are those
+// that say nothing or have not asked for the collective; if there are none, those
+// for which earlier ones are not done.
 func (c *Communicator) behind(seq uint64) (missing []int, cause error) {
 	if c.channel == nil {
 		return nil, fmt.Errorf("it is not done after %v", c.timeout)
 	}
 	known := make([]*rendezvous.Progress, c.size)
-	for _, p := range c.channel.Report(context.Background(), grace) {
+	for _, p := range c.channel.Report(context.Background(), grace, seq) {
 		if p.Rank >= 0 && p.Rank < c.size {
 			known[p.Rank] = &p
 		}
+	}
+	if cause := differ(known); cause != nil {
+		return nil, cause
 	}
 	for r, p := range known {
 		if p == nil || p.Issued < seq {
@@ -119,13 +125,70 @@ func (c *Communicator) behind(seq uint64) (missing []int, cause error) {
 	return nil, fmt.Errorf("it is not done after %v, though all ranks have asked for it: what is on their streams before it may be stuck, or NCCL", c.timeout)
 }
 
+// differ returns the first collective for which ranks asked differently, as an
+// error that names one that differs from most, nil where there is none. Ranks that
+// said nothing are nil.
+func differ(known []*rendezvous.Progress) error {
+	var first, odd rendezvous.Request
+	var usual, other int
+	for seq, asked := range requestsOf(known) {
+		a, b := mostAsked(asked)
+		if b >= 0 && (odd.Sequence == 0 || seq < odd.Sequence) {
+			usual, other, first, odd = a, b, asked[a], asked[b]
+		}
+	}
+	if odd.Sequence == 0 {
+		return nil
+	}
+	return fmt.Errorf("the ranks ask for different collectives: as sequence %d rank %d asked for %s, rank %d for %s", sequenceOf(odd.Sequence), usual, first, other, odd)
+}
+
+// requestsOf returns what ranks asked for, by the collective's number and by rank.
+func requestsOf(known []*rendezvous.Progress) map[uint64]map[int]rendezvous.Request {
+	requests := map[uint64]map[int]rendezvous.Request{}
+	for r, p := range known {
+		if p == nil {
+			continue
+		}
+		for _, q := range p.Requests {
+			if requests[q.Sequence] == nil {
+				requests[q.Sequence] = map[int]rendezvous.Request{}
+			}
+			requests[q.Sequence][r] = q
+		}
+	}
+	return requests
+}
+
+// mostAsked returns the lowest rank of those that asked for what most did, and the
+// lowest that asked for something else, -1 where none did.
+func mostAsked(asked map[int]rendezvous.Request) (usual, other int) {
+	ranks := slices.Sorted(maps.Keys(asked))
+	votes, usual, other := map[rendezvous.Request]int{}, ranks[0], -1
+	for _, r := range ranks {
+		votes[asked[r]]++
+	}
+	for _, r := range ranks {
+		if votes[asked[r]] > votes[asked[usual]] {
+			usual = r
+		}
+	}
+	for _, r := range slices.Backward(ranks) {
+		if asked[r] != asked[usual] {
+			other = r
+		}
+	}
+	return usual, other
+}
+
 // kill fails the streams and then ends NCCL's work.
 func (c *Communicator) kill() {
+	handle, inside := c.take()
 	_ = c.flights.advance() // what is done stays done
 	if f, seq, _, ok := c.flights.first(); ok {
-		err := f.failure(c.rank, seq, c.Err())
+		err := underCall(f.failure(c.rank, seq, c.Err()), inside)
 		c.gather.Fail(err)
 		c.reduce.Fail(err)
 	}
-	c.abortHandle()
+	c.abortHandle(handle)
 }

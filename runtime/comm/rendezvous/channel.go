@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/shardgen/shardgen/runtime/comm"
 )
 
 // maxChannels bounds the channels that a group remembers.
@@ -15,13 +17,38 @@ type Progress struct {
 	Rank      int    `json:"rank"`      // in the communicator
 	Issued    uint64 `json:"issued"`    // the last that its program asked for
 	Completed uint64 `json:"completed"` // the last that is done
+	// Requests are what it asked for, one after another: some that another rank
+	// wants to compare, and that this one still knows.
+	Requests []Request `json:"requests,omitempty"`
+}
+
+// Request is a collective as a rank asked for it.
+type Request struct {
+	Sequence  uint64         `json:"sequence"`
+	Operation comm.Operation `json:"operation"`
+	Subject   string         `json:"subject"`
+	Bytes     int64          `json:"bytes"` // the same on all ranks: of a rank's part where each has one
+	Root      int            `json:"root"`  // of a broadcast
+}
+
+// String says what was asked for, without the sequence.
+func (r Request) String() string {
+	text := fmt.Sprintf("%s of %s", r.Operation, r.Subject)
+	switch r.Operation {
+	case comm.Barrier:
+		return text
+	case comm.Broadcast:
+		return text + fmt.Sprintf(" (%d bytes from rank %d)", r.Bytes, r.Root)
+	}
+	return text + fmt.Sprintf(" (%d bytes)", r.Bytes)
 }
 
 // Member is a communicator as the others of its channel see it. Its methods are
 // called from any goroutine and must return at once.
 type Member interface {
-	// Progress says how far this rank is.
-	Progress() Progress
+	// Progress says how far this rank is, with its requests up to the collective
+	// until; 0 asks for none.
+	Progress(until uint64) Progress
 	// Aborted says that a peer has aborted the communicator.
 	Aborted(cause *PeerError)
 	// Closed says that a peer is done with the communicator: it will take part in
@@ -111,8 +138,8 @@ func (c *Channel) keep(m *message) {
 }
 
 // progress returns how far this rank is with a channel, nil where it has none of
-// that name.
-func (g *Group) progress(name string) *Progress {
+// that name; see Member.
+func (g *Group) progress(name string, until uint64) *Progress {
 	g.mu.Lock()
 	c := g.channels[name]
 	var member Member
@@ -123,7 +150,7 @@ func (g *Group) progress(name string) *Progress {
 	if member == nil {
 		return nil
 	}
-	p := member.Progress()
+	p := member.Progress(until)
 	return &p
 }
 
@@ -134,9 +161,10 @@ func (c *Channel) Abort(cause error) {
 	c.group.link.post(m)
 }
 
-// Report asks all ends how far they are and returns what those said that
-// answered within grace, this one's first.
-func (c *Channel) Report(ctx context.Context, grace time.Duration) []Progress {
+// Report asks all ends how far they are, and for their requests up to the
+// collective until; 0 asks for none. It returns what those said that answered
+// within grace, this one's first.
+func (c *Channel) Report(ctx context.Context, grace time.Duration, until uint64) []Progress {
 	g := c.group
 	g.mu.Lock()
 	g.question++
@@ -144,11 +172,11 @@ func (c *Channel) Report(ctx context.Context, grace time.Duration) []Progress {
 	answers := map[int]*Progress{}
 	g.questions[number] = answers
 	g.mu.Unlock()
-	g.link.post(&message{Kind: kindQuestion, From: g.rank, Number: number, Channel: c.name})
+	g.link.post(&message{Kind: kindQuestion, From: g.rank, Number: number, Channel: c.name, Sequence: until})
 	// An error means that not all have answered: those that have count.
 	_ = g.await(ctx, grace, func() bool { return g.answered(answers) })
 	var all []Progress
-	if own := g.progress(c.name); own != nil {
+	if own := g.progress(c.name, until); own != nil {
 		all = append(all, *own)
 	}
 	g.mu.Lock()
@@ -180,7 +208,7 @@ func (c *Channel) Close() {
 	c.member, c.closed = nil, true
 	g.mu.Unlock()
 	if member != nil {
-		p := member.Progress()
+		p := member.Progress(0)
 		g.link.post(&message{Kind: kindClosed, From: g.rank, Channel: c.name, Progress: &p})
 	}
 }

@@ -10,9 +10,11 @@ import (
 )
 
 const (
-	// SlurmPort is the first of the SlurmPorts ports from which a Slurm job
-	// without MASTER_PORT takes one: SlurmPort + SLURM_JOB_ID mod SlurmPorts. They
-	// lie below the ports that Linux hands out by itself.
+	// SlurmPort is the first of the SlurmPorts ports from which a step of a Slurm
+	// job without MASTER_PORT takes one: SlurmPort + (SLURM_JOB_ID + 4 x
+	// SLURM_STEP_ID) mod SlurmPorts, so that steps of one job that run at the same
+	// time don't try the same four. They lie below the ports that Linux hands out by
+	// itself.
 	SlurmPort  = 25000
 	SlurmPorts = 4096
 	// portTries is how many ports from MASTER_PORT on rank 0 tries to listen on.
@@ -45,8 +47,10 @@ type Environment struct {
 // torchrun has its own store there. SHARDGEN_PORT, if set, is the only port.
 //
 // The token is SHARDGEN_TOKEN or else derived from TORCHELASTIC_RUN_ID,
-// SLURM_JOB_ID, MASTER_ADDR and MASTER_PORT. The derived one keeps other jobs
-// apart, but isn't a secret: set SHARDGEN_TOKEN where others use the network.
+// SLURM_JOB_ID, MASTER_ADDR and MASTER_PORT, and from SLURM_STEP_ID where the rank
+// comes from Slurm: a torchrun on each host may be a step of its own. The derived
+// one keeps other jobs apart, but isn't a secret: set SHARDGEN_TOKEN where others
+// use the network.
 //
 // An error names every variable that is missing or wrong.
 func FromEnvironment() (Environment, error) { return fromEnvironment(os.LookupEnv) }
@@ -78,7 +82,11 @@ func fromEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	}
 	e.Host = v.host(slurm)
 	e.Ports = v.ports(slurm)
-	e.Token = v.token(e.Host, v.get("MASTER_PORT"))
+	step := ""
+	if !byRank {
+		step = v.get("SLURM_STEP_ID")
+	}
+	e.Token = v.token(e.Host, v.get("MASTER_PORT"), step)
 	if len(v.faults) > 0 {
 		return Environment{}, errors.Join(v.faults...)
 	}
@@ -166,7 +174,8 @@ func (v *variables) ports(slurm bool) []int {
 	case v.get("MASTER_PORT") != "" || !slurm:
 		first = v.number("MASTER_PORT", 1, 65535, "torchrun sets it (its --master-port)")
 	default:
-		first = SlurmPort + v.jobNumber()%SlurmPorts
+		job, step := v.slurmNumber("SLURM_JOB_ID", "sbatch and salloc set it"), v.slurmNumber("SLURM_STEP_ID", "srun sets it")
+		first = SlurmPort + int((job+portTries*step)%SlurmPorts)
 	}
 	if strings.EqualFold(v.get("TORCHELASTIC_USE_AGENT_STORE"), "true") {
 		first++
@@ -181,19 +190,25 @@ func (v *variables) ports(slurm bool) []int {
 	return ports
 }
 
-func (v *variables) jobNumber() int {
-	if v.get("SLURM_JOB_ID") == "" {
+// slurmNumber reads a number of Slurm's, of 32 bits, that may be missing.
+func (v *variables) slurmNumber(name, launcher string) uint64 {
+	text := v.get(name)
+	if text == "" {
 		return 0
 	}
-	return v.number("SLURM_JOB_ID", 0, 1<<31-1, "sbatch and salloc set it")
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		v.fault("%s is %q, expected a number of 32 bits; %s", name, text, launcher)
+	}
+	return n
 }
 
-func (v *variables) token(host, port string) string {
+func (v *variables) token(host, port, step string) string {
 	if token := v.get("SHARDGEN_TOKEN"); token != "" {
 		return token
 	}
 	h := sha256.New()
-	for _, value := range []string{v.get("TORCHELASTIC_RUN_ID"), v.get("SLURM_JOB_ID"), host, port} {
+	for _, value := range []string{v.get("TORCHELASTIC_RUN_ID"), v.get("SLURM_JOB_ID"), host, port, step} {
 		fmt.Fprintf(h, "%d:%s,", len(value), value)
 	}
 	return fmt.Sprintf("%x", h.Sum(nil))

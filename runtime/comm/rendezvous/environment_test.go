@@ -39,6 +39,8 @@ func TestTheEnvironmentIsReadAsLaunchersSetIt(t *testing.T) {
 		"last ports":  {with(torchrun, "MASTER_PORT", "65534"), Environment{Rank: 3, Size: 8, LocalRank: 1, Host: "gpu1", Ports: []int{65534, 65535}}},
 		"slurm":       {slurm, Environment{Rank: 5, Size: 8, LocalRank: 1, Host: "gpu003", Ports: []int{25369, 25370, 25371, 25372}}},
 		"slurm step":  {with(slurm, "SLURM_STEP_NODELIST", "gpu9"), Environment{Rank: 5, Size: 8, LocalRank: 1, Host: "gpu9", Ports: []int{25369, 25370, 25371, 25372}}},
+		"second step": {with(slurm, "SLURM_STEP_ID", "1"), Environment{Rank: 5, Size: 8, LocalRank: 1, Host: "gpu003", Ports: []int{25373, 25374, 25375, 25376}}},
+		"last step":   {with(slurm, "SLURM_STEP_ID", "4294967295"), Environment{Rank: 5, Size: 8, LocalRank: 1, Host: "gpu003", Ports: []int{25365, 25366, 25367, 25368}}},
 		"slurm with an address": {with(slurm, "MASTER_ADDR", " 10.0.0.7 ", "MASTER_PORT", "4000"),
 			Environment{Rank: 5, Size: 8, LocalRank: 1, Host: "10.0.0.7", Ports: []int{4000, 4001, 4002, 4003}}},
 		// torchrun started by srun: the task is the host's, the ranks are torchrun's.
@@ -86,6 +88,7 @@ func TestWrongVariablesAreNamedWithWhatWasFoundAndWhoSetsThem(t *testing.T) {
 		"slurm rank":        {with(slurm, "SLURM_PROCID", "9"), []string{"SLURM_PROCID is 9 but SLURM_NTASKS is 8"}},
 		"slurm list":        {with(slurm, "SLURM_JOB_NODELIST", "gpu[x"), []string{`SLURM_JOB_NODELIST is "gpu[x"`, "set MASTER_ADDR"}},
 		"slurm no list":     {with(slurm, "SLURM_JOB_NODELIST", ""), []string{"neither MASTER_ADDR nor SLURM_JOB_NODELIST"}},
+		"slurm step":        {with(slurm, "SLURM_STEP_ID", "-1"), []string{`SLURM_STEP_ID is "-1"`, "srun sets it"}},
 		"slurm job":         {with(slurm, "SLURM_JOB_ID", "abc"), []string{`SLURM_JOB_ID is "abc"`}},
 	} {
 		e, err := fromEnvironment(lookup(c.vars))
@@ -106,6 +109,7 @@ func TestOtherJobsHaveOtherTokens(t *testing.T) {
 	for name, vars := range map[string]map[string]string{
 		"plain": torchrun, "job": with(torchrun, "SLURM_JOB_ID", "1"), "run": with(torchrun, "TORCHELASTIC_RUN_ID", "1"),
 		"host": with(torchrun, "MASTER_ADDR", "gpu2"), "port": with(torchrun, "MASTER_PORT", "1"), "own": with(torchrun, "SHARDGEN_TOKEN", "s"),
+		"slurm": slurm, "step 0": with(slurm, "SLURM_STEP_ID", "0"), "step 1": with(slurm, "SLURM_STEP_ID", "1"),
 	} {
 		e, err := fromEnvironment(lookup(vars))
 		if err != nil {
@@ -116,7 +120,7 @@ func TestOtherJobsHaveOtherTokens(t *testing.T) {
 		}
 		seen[e.Token] = name
 	}
-	other := with(torchrun, "RANK", "0", "LOCAL_RANK", "0", "WORLD_SIZE", "4", "SLURM_PROCID", "9")
+	other := with(torchrun, "RANK", "0", "LOCAL_RANK", "0", "WORLD_SIZE", "4", "SLURM_PROCID", "9", "SLURM_STEP_ID", "3")
 	if e, err := fromEnvironment(lookup(other)); err != nil || seen[e.Token] != "plain" {
 		t.Errorf("another rank has another token (%v)", err)
 	}

@@ -159,7 +159,7 @@ func (g *Group) deliver(m *message) {
 	case kindAbort, kindClosed:
 		g.tellChannel(m)
 	case kindQuestion:
-		g.link.post(&message{Kind: kindAnswer, From: g.rank, To: m.From, Number: m.Number, Progress: g.progress(m.Channel)})
+		g.link.post(&message{Kind: kindAnswer, From: g.rank, To: m.From, Number: m.Number, Progress: g.progress(m.Channel, m.Sequence)})
 	case kindAnswer:
 		g.update(func() {
 			if answers := g.questions[m.Number]; answers != nil {

@@ -1,12 +1,14 @@
 package rendezvous
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -112,10 +114,14 @@ type member struct {
 	closed            []Progress
 }
 
-func (m *member) Progress() Progress {
+func (m *member) Progress(until uint64) Progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return Progress{Rank: m.rank, Issued: m.issued, Completed: m.completed}
+	p := Progress{Rank: m.rank, Issued: m.issued, Completed: m.completed}
+	if until > 0 {
+		p.Requests = []Request{{Sequence: until, Operation: comm.Broadcast, Subject: "h.3/bf16", Bytes: 8, Root: m.rank}}
+	}
+	return p
 }
 
 func (m *member) Aborted(cause *PeerError) {
@@ -227,7 +233,7 @@ func TestASleepingProcessIsNoFailureButMissesInTheReport(t *testing.T) {
 }
 
 func reporters(c *Channel) (ranks []int) {
-	for _, p := range c.Report(context.Background(), 500*time.Millisecond) {
+	for _, p := range c.Report(context.Background(), 500*time.Millisecond, 0) {
 		ranks = append(ranks, p.Rank)
 	}
 	slices.Sort(ranks)
@@ -314,7 +320,7 @@ func TestChannelsTellTheirMembersWhatPeersDo(t *testing.T) {
 				members[2].mu.Lock()
 				defer members[2].mu.Unlock()
 				return members[2].aborted != nil && strings.Contains(members[2].aborted.Error(), "rank 1: out of memory") &&
-					slices.Equal(members[2].closed, []Progress{{Rank: 0, Issued: 10, Completed: 10}})
+					reflect.DeepEqual(members[2].closed, []Progress{{Rank: 0, Issued: 10, Completed: 10}})
 			})
 			eventually(t, "the close", func() bool {
 				members[1].mu.Lock()
@@ -343,11 +349,18 @@ func TestReportHasAllThatKnowTheChannel(t *testing.T) {
 				}
 			}
 			start := time.Now()
-			got := c.Report(context.Background(), 10*time.Second)
+			got := c.Report(context.Background(), 10*time.Second, 7)
 			within(t, start, 2*time.Second) // all answer, rank 2 with nothing
 			slices.SortFunc(got, func(a, b Progress) int { return a.Rank - b.Rank })
-			if want := []Progress{{Rank: 0}, {Rank: 1, Issued: 1}, {Rank: 3, Issued: 3}}; !slices.Equal(got, want) {
+			asked := func(root int) []Request {
+				return []Request{{Sequence: 7, Operation: comm.Broadcast, Subject: "h.3/bf16", Bytes: 8, Root: root}}
+			}
+			want := []Progress{{Rank: 0, Requests: asked(0)}, {Rank: 1, Issued: 1, Requests: asked(1)}, {Rank: 3, Issued: 3, Requests: asked(3)}}
+			if !reflect.DeepEqual(got, want) {
 				t.Errorf("%v, expected %v", got, want)
+			}
+			if text := got[1].Requests[0].String(); text != "broadcast of h.3/bf16 (8 bytes from rank 1)" {
+				t.Error(text)
 			}
 		})
 	}
@@ -402,4 +415,20 @@ func TestAPeerThatReadsNothingIsGivenUp(t *testing.T) {
 		}
 	}
 	awaitFailure(t, g, 1, "left too much unread")
+}
+
+// Texts of peers stand in errors, which go to terminals.
+func TestTextsOfPeersArePrintable(t *testing.T) {
+	sent := &message{Kind: kindAnswer, Text: "a\x1b[2J", Progress: &Progress{Requests: []Request{{Subject: "b\x1b[2J"}}}}
+	frame, err := encode(sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := readMessage(bytes.NewReader(frame))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := m.Text + m.Progress.Requests[0].Subject; strings.Contains(text, "\x1b") || !strings.Contains(text, "b") {
+		t.Errorf("%q", text)
+	}
 }

@@ -187,7 +187,7 @@ const (
 	kindLeft     kind = "left"     // rank From is done
 	kindAbort    kind = "abort"    // channel Channel is aborted: Text, Sequence, Ranks
 	kindClosed   kind = "closed"   // a member of Channel is done with it: Progress is its last
-	kindQuestion kind = "question" // question Number: how far is Channel?
+	kindQuestion kind = "question" // question Number: how far is Channel, with requests up to Sequence?
 	kindAnswer   kind = "answer"   // of question Number, to rank To; no Progress: knows no such channel
 )
 
@@ -237,5 +237,10 @@ func readMessage(r io.Reader) (*message, error) {
 		return nil, fmt.Errorf("a frame of %d bytes is no message: %w", n, err)
 	}
 	m.Text = printable(m.Text)
+	if m.Progress != nil {
+		for i := range m.Progress.Requests {
+			m.Progress.Requests[i].Subject = printable(m.Progress.Requests[i].Subject)
+		}
+	}
 	return m, nil
 }

@@ -14,7 +14,7 @@ import (
 
 // What is needed at least, and why.
 const (
-	minDriver     = 13000 // of CUDA 13.0: kernels are compiled by its nvcc
+	minDriver     = 12000 // of CUDA 12.0: it loads the machine code that any nvcc of CUDA 12 makes
 	minCapability = 80    // sm_80: the oldest GPU that kernels are compiled for
 )
 
@@ -37,6 +37,7 @@ type Device struct {
 	capability      int // 10*major + minor
 	multiprocessors int
 	staging         *staging
+	modes           sync.Pool // of *captureMode, for query
 
 	closed    atomic.Bool
 	mu        sync.Mutex
@@ -66,7 +67,7 @@ func Open(ordinal int, o Options) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cuda:%d: %w", ordinal, err)
 	}
-	d := &Device{driver: driver, ordinal: ordinal, allocated: map[device.Addr]block{}}
+	d := &Device{driver: driver, ordinal: ordinal, allocated: map[device.Addr]block{}, modes: sync.Pool{New: newCaptureMode}}
 	if err := d.start(); err != nil {
 		return nil, fmt.Errorf("cuda:%d: %w", ordinal, err)
 	}
@@ -126,7 +127,7 @@ func (d *Device) attribute(which uintptr, err *error) int {
 // refuseOld says why kernels can't run.
 func (d *Device) refuseOld() error {
 	if d.version < minDriver {
-		return fmt.Errorf("the driver supports CUDA %s, but kernels are compiled by CUDA %s, which needs driver 580 or newer",
+		return fmt.Errorf("the driver supports CUDA %s, but compiled kernels need %s or newer: install driver 525 or newer, or 580 or newer for kernels that nvcc 13 compiled",
 			versionText(d.version), versionText(minDriver))
 	}
 	if d.capability < minCapability {

@@ -30,7 +30,7 @@ func TestDevicesAreCountedThroughTheEnvironmentsLibrary(t *testing.T) {
 	}
 	t.Setenv(libraryVariable, "/nowhere/libcuda.so.1")
 	_, err := Devices()
-	wantError(t, err, "cuda: the CUDA driver library can't be opened: /nowhere/libcuda.so.1 (", "NVIDIA's driver", "set SHARDGEN_LIBCUDA")
+	wantError(t, err, "cuda: the CUDA driver library can't be opened", "/nowhere/libcuda.so.1", "NVIDIA's driver", "set SHARDGEN_LIBCUDA")
 }
 
 func TestOpenRefusesWhatIsMissingOrTooOldWithTheReason(t *testing.T) {
@@ -42,7 +42,7 @@ func TestOpenRefusesWhatIsMissingOrTooOldWithTheReason(t *testing.T) {
 	}{
 		"ordinal":    {2, func() {}, []string{"cuda:2: there are 2 GPUs", "CUDA_VISIBLE_DEVICES"}},
 		"negative":   {-1, func() {}, []string{"cuda:-1: there are 2 GPUs"}},
-		"driver":     {0, func() { d.call("double_version", 12040) }, []string{"cuda:0: the driver supports CUDA 12.4, but kernels are compiled by CUDA 13.0", "580"}},
+		"driver":     {0, func() { d.call("double_version", 11080) }, []string{"cuda:0: the driver supports CUDA 11.8, but compiled kernels need 12.0 or newer", "driver 525", "580"}},
 		"gpu":        {0, func() { d.call("double_capability", 75) }, []string{"Double 0 has compute capability 7.5", "8.0 (A100)"}},
 		"init":       {0, func() { d.fail("cuInit", 100) }, []string{"cuda:0: cuInit: CUDA_ERROR_OF_TEST (100): as the test asked"}},
 		"no name":    {0, func() { d.fail("cuInit", 12345) }, []string{"cuInit returned 12345, which this driver has no name for"}},
@@ -75,6 +75,32 @@ func TestErrorsOfTheDriverCanBeLookedInto(t *testing.T) {
 	var e *Error
 	if !errors.As(err, &e) || e.Code != 700 || e.Operation != "cuMemGetInfo_v2" || e.Name != "CUDA_ERROR_OF_TEST" || e.Text != "as the test asked" {
 		t.Errorf("got %#v", err)
+	}
+}
+
+func TestADriverOfCUDA12IsOldEnough(t *testing.T) {
+	d, path := openDouble(t)
+	d.call("double_version", 12000)
+	gpu, err := Open(0, Options{Library: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gpu.DriverVersion() != 12000 {
+		t.Errorf("driver %d", gpu.DriverVersion())
+	}
+	if err := gpu.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAFailedKernelsStatusSaysThatTheContextIsLost(t *testing.T) {
+	for code, want := range map[int32]bool{1: false, 2: false, 600: false, 699: false, 700: true, 701: false, 710: true, 716: true, 719: true, 720: false} {
+		text := (&Error{Operation: "cuEventQuery", Code: code, Name: "CUDA_ERROR_OF_TEST", Text: "as the test asked"}).Error()
+		for _, words := range []string{"context is lost", "any earlier kernel of this process, the trainer's too", "restart the process", "compute-sanitizer"} {
+			if strings.Contains(text, words) != want {
+				t.Errorf("%d: %s", code, text)
+			}
+		}
 	}
 }
 

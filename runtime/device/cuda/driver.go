@@ -30,7 +30,9 @@ const (
 	cuMemcpyDtoDAsync
 	cuMemcpyHtoDAsync
 	cuMemcpyDtoHAsync
+	cuCtxGetStreamPriorityRange
 	cuStreamCreate
+	cuStreamCreateWithPriority
 	cuStreamDestroy
 	cuStreamQuery
 	cuStreamWaitEvent
@@ -38,9 +40,11 @@ const (
 	cuEventDestroy
 	cuEventRecord
 	cuEventQuery
+	cuThreadExchangeStreamCaptureMode
 	cuModuleLoadDataEx
 	cuModuleUnload
 	cuModuleGetFunction
+	cuFuncSetAttribute
 	cuLaunchKernel
 )
 
@@ -52,36 +56,40 @@ type prototype struct{ symbol, parameters string }
 // prototypes are compared with the real cuda.h, and with the calls of this
 // package, by tests.
 var prototypes = [...]prototype{
-	cuInit:                    {"cuInit", "unsigned int flags"},
-	cuDriverGetVersion:        {"cuDriverGetVersion", "int *version"},
-	cuGetErrorName:            {"cuGetErrorName", "CUresult code, const char **name"},
-	cuGetErrorString:          {"cuGetErrorString", "CUresult code, const char **text"},
-	cuDeviceGetCount:          {"cuDeviceGetCount", "int *count"},
-	cuDeviceGet:               {"cuDeviceGet", "CUdevice *device, int ordinal"},
-	cuDeviceGetName:           {"cuDeviceGetName", "char *name, int length, CUdevice device"},
-	cuDeviceGetAttribute:      {"cuDeviceGetAttribute", "int *value, CUdevice_attribute attribute, CUdevice device"},
-	cuDevicePrimaryCtxRetain:  {"cuDevicePrimaryCtxRetain", "CUcontext *context, CUdevice device"},
-	cuDevicePrimaryCtxRelease: {"cuDevicePrimaryCtxRelease_v2", "CUdevice device"},
-	cuCtxSetCurrent:           {"cuCtxSetCurrent", "CUcontext context"},
-	cuMemGetInfo:              {"cuMemGetInfo_v2", "size_t *free, size_t *total"},
-	cuMemAlloc:                {"cuMemAlloc_v2", "CUdeviceptr *address, size_t bytes"},
-	cuMemFree:                 {"cuMemFree_v2", "CUdeviceptr address"},
-	cuMemHostAlloc:            {"cuMemHostAlloc", "void **address, size_t bytes, unsigned int flags"},
-	cuMemFreeHost:             {"cuMemFreeHost", "void *address"},
-	cuMemcpyDtoDAsync:         {"cuMemcpyDtoDAsync_v2", "CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream"},
-	cuMemcpyHtoDAsync:         {"cuMemcpyHtoDAsync_v2", "CUdeviceptr to, const void *from, size_t bytes, CUstream stream"},
-	cuMemcpyDtoHAsync:         {"cuMemcpyDtoHAsync_v2", "void *to, CUdeviceptr from, size_t bytes, CUstream stream"},
-	cuStreamCreate:            {"cuStreamCreate", "CUstream *stream, unsigned int flags"},
-	cuStreamDestroy:           {"cuStreamDestroy_v2", "CUstream stream"},
-	cuStreamQuery:             {"cuStreamQuery", "CUstream stream"},
-	cuStreamWaitEvent:         {"cuStreamWaitEvent", "CUstream stream, CUevent event, unsigned int flags"},
-	cuEventCreate:             {"cuEventCreate", "CUevent *event, unsigned int flags"},
-	cuEventDestroy:            {"cuEventDestroy_v2", "CUevent event"},
-	cuEventRecord:             {"cuEventRecord", "CUevent event, CUstream stream"},
-	cuEventQuery:              {"cuEventQuery", "CUevent event"},
-	cuModuleLoadDataEx:        {"cuModuleLoadDataEx", "CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values"},
-	cuModuleUnload:            {"cuModuleUnload", "CUmodule module"},
-	cuModuleGetFunction:       {"cuModuleGetFunction", "CUfunction *function, CUmodule module, const char *name"},
+	cuInit:                            {"cuInit", "unsigned int flags"},
+	cuDriverGetVersion:                {"cuDriverGetVersion", "int *version"},
+	cuGetErrorName:                    {"cuGetErrorName", "CUresult code, const char **name"},
+	cuGetErrorString:                  {"cuGetErrorString", "CUresult code, const char **text"},
+	cuDeviceGetCount:                  {"cuDeviceGetCount", "int *count"},
+	cuDeviceGet:                       {"cuDeviceGet", "CUdevice *device, int ordinal"},
+	cuDeviceGetName:                   {"cuDeviceGetName", "char *name, int length, CUdevice device"},
+	cuDeviceGetAttribute:              {"cuDeviceGetAttribute", "int *value, CUdevice_attribute attribute, CUdevice device"},
+	cuDevicePrimaryCtxRetain:          {"cuDevicePrimaryCtxRetain", "CUcontext *context, CUdevice device"},
+	cuDevicePrimaryCtxRelease:         {"cuDevicePrimaryCtxRelease_v2", "CUdevice device"},
+	cuCtxSetCurrent:                   {"cuCtxSetCurrent", "CUcontext context"},
+	cuMemGetInfo:                      {"cuMemGetInfo_v2", "size_t *free, size_t *total"},
+	cuMemAlloc:                        {"cuMemAlloc_v2", "CUdeviceptr *address, size_t bytes"},
+	cuMemFree:                         {"cuMemFree_v2", "CUdeviceptr address"},
+	cuMemHostAlloc:                    {"cuMemHostAlloc", "void **address, size_t bytes, unsigned int flags"},
+	cuMemFreeHost:                     {"cuMemFreeHost", "void *address"},
+	cuMemcpyDtoDAsync:                 {"cuMemcpyDtoDAsync_v2", "CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream"},
+	cuMemcpyHtoDAsync:                 {"cuMemcpyHtoDAsync_v2", "CUdeviceptr to, const void *from, size_t bytes, CUstream stream"},
+	cuMemcpyDtoHAsync:                 {"cuMemcpyDtoHAsync_v2", "void *to, CUdeviceptr from, size_t bytes, CUstream stream"},
+	cuStreamCreate:                    {"cuStreamCreate", "CUstream *stream, unsigned int flags"},
+	cuStreamCreateWithPriority:        {"cuStreamCreateWithPriority", "CUstream *stream, unsigned int flags, int priority"},
+	cuCtxGetStreamPriorityRange:       {"cuCtxGetStreamPriorityRange", "int *least, int *greatest"},
+	cuStreamDestroy:                   {"cuStreamDestroy_v2", "CUstream stream"},
+	cuStreamQuery:                     {"cuStreamQuery", "CUstream stream"},
+	cuStreamWaitEvent:                 {"cuStreamWaitEvent", "CUstream stream, CUevent event, unsigned int flags"},
+	cuEventCreate:                     {"cuEventCreate", "CUevent *event, unsigned int flags"},
+	cuEventDestroy:                    {"cuEventDestroy_v2", "CUevent event"},
+	cuEventRecord:                     {"cuEventRecord", "CUevent event, CUstream stream"},
+	cuEventQuery:                      {"cuEventQuery", "CUevent event"},
+	cuThreadExchangeStreamCaptureMode: {"cuThreadExchangeStreamCaptureMode", "CUstreamCaptureMode *mode"},
+	cuModuleLoadDataEx:                {"cuModuleLoadDataEx", "CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values"},
+	cuModuleUnload:                    {"cuModuleUnload", "CUmodule module"},
+	cuModuleGetFunction:               {"cuModuleGetFunction", "CUfunction *function, CUmodule module, const char *name"},
+	cuFuncSetAttribute:                {"cuFuncSetAttribute", "CUfunction function, CUfunction_attribute attribute, int value"},
 	cuLaunchKernel: {"cuLaunchKernel", "CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, " +
 		"unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters, void **extra"},
 }
@@ -96,13 +104,19 @@ func (f function) String() string { return prototypes[f].symbol }
 const (
 	success          = 0   // CUDA_SUCCESS
 	errOutOfMemory   = 2   // CUDA_ERROR_OUT_OF_MEMORY
+	errInvalidImage  = 200 // CUDA_ERROR_INVALID_IMAGE
 	errNoBinary      = 209 // CUDA_ERROR_NO_BINARY_FOR_GPU
 	errPTXVersion    = 222 // CUDA_ERROR_UNSUPPORTED_PTX_VERSION
 	errNotFound      = 500 // CUDA_ERROR_NOT_FOUND
 	errNotReady      = 600 // CUDA_ERROR_NOT_READY
+	errCaptureFirst  = 900 // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+	errCaptureLast   = 908 // CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
 	multiprocessors  = 16  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 	capabilityMajor  = 75  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 	capabilityMinor  = 76  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+	sharedOptIn      = 97  // CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+	maxDynamicShared = 8   // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+	captureRelaxed   = 2   // CU_STREAM_CAPTURE_MODE_RELAXED
 	streamNonBlock   = 1   // CU_STREAM_NON_BLOCKING
 	eventNoTiming    = 2   // CU_EVENT_DISABLE_TIMING
 	hostPortable     = 1   // CU_MEMHOSTALLOC_PORTABLE

@@ -51,7 +51,11 @@ func headerCheck(table []prototype) string {
 		name  string
 		value int
 	}{
-		{"CUDA_SUCCESS", success}, {"CUDA_ERROR_OUT_OF_MEMORY", errOutOfMemory}, {"CUDA_ERROR_NO_BINARY_FOR_GPU", errNoBinary},
+		{"CUDA_SUCCESS", success}, {"CUDA_ERROR_OUT_OF_MEMORY", errOutOfMemory}, {"CUDA_ERROR_INVALID_IMAGE", errInvalidImage},
+		{"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", errCaptureFirst}, {"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", errCaptureLast},
+		{"CU_STREAM_CAPTURE_MODE_RELAXED", captureRelaxed}, {"CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", maxDynamicShared},
+		{"CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", sharedOptIn}, {"sizeof(CUstreamCaptureMode)", 4}, {"sizeof(CUfunction_attribute)", 4},
+		{"CUDA_ERROR_NO_BINARY_FOR_GPU", errNoBinary},
 		{"CUDA_ERROR_UNSUPPORTED_PTX_VERSION", errPTXVersion}, {"CUDA_ERROR_NOT_FOUND", errNotFound}, {"CUDA_ERROR_NOT_READY", errNotReady},
 		{"CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT", multiprocessors}, {"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR", capabilityMajor},
 		{"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR", capabilityMinor}, {"CU_STREAM_NON_BLOCKING", streamNonBlock},

@@ -18,7 +18,29 @@ func (e *Error) Error() string {
 	if e.Name == "" {
 		return fmt.Sprintf("%s returned %d, which this driver has no name for", e.Operation, e.Code)
 	}
-	return fmt.Sprintf("%s: %s (%d): %s", e.Operation, e.Name, e.Code, e.Text)
+	text := fmt.Sprintf("%s: %s (%d): %s", e.Operation, e.Name, e.Code, e.Text)
+	if lost(e.Code) {
+		text += "; the GPU's context is lost: the cause may be any earlier kernel of this process, the trainer's too; restart the process (compute-sanitizer finds the kernel)"
+	}
+	return text
+}
+
+// lost says whether a status is that of a kernel that failed some time before the
+// call: from then on all calls in the context return it.
+func lost(code int32) bool {
+	switch code {
+	case 700, // CUDA_ERROR_ILLEGAL_ADDRESS
+		702, // CUDA_ERROR_LAUNCH_TIMEOUT
+		710, // CUDA_ERROR_ASSERT
+		714, // CUDA_ERROR_HARDWARE_STACK_ERROR
+		715, // CUDA_ERROR_ILLEGAL_INSTRUCTION
+		716, // CUDA_ERROR_MISALIGNED_ADDRESS
+		717, // CUDA_ERROR_INVALID_ADDRESS_SPACE
+		718, // CUDA_ERROR_INVALID_PC
+		719: // CUDA_ERROR_LAUNCH_FAILED
+		return true
+	}
+	return false
 }
 
 // check turns a status into an error.

@@ -37,7 +37,7 @@ func (s *Stream) poll(seq uint64) (bool, error) {
 	if err := s.device.Enter(); err != nil {
 		return false, err
 	}
-	code := s.device.driver.status(cuEventQuery, unsafe.Slice(s.eventOf(seq), 1)...)
+	code := s.device.query(cuEventQuery, unsafe.Slice(s.eventOf(seq), 1))
 	s.device.Leave()
 	if code != success && code != errNotReady {
 		return s.broken(seq, s.errorf("%w", s.device.driver.check(cuEventQuery, code)))
@@ -48,6 +48,40 @@ func (s *Stream) poll(seq uint64) (bool, error) {
 	}
 	s.advance(seq)
 	return true, nil
+}
+
+// captureMode is a thread's answer to captures of others, and where the driver
+// reads and writes it.
+type captureMode struct {
+	value   int32
+	address [1]uintptr
+}
+
+func newCaptureMode() any {
+	m := &captureMode{}
+	m.address[0] = uintptr(unsafe.Pointer(&m.value))
+	return m
+}
+
+// query asks whether work is done, between Enter and Leave. While another thread
+// captures a stream, in the mode that is usual, a question would spoil the capture
+// unless the thread is relaxed; its own mode comes back afterwards. What is being
+// captured is not done.
+func (d *Device) query(f function, argument []uintptr) int32 {
+	m := d.modes.Get().(*captureMode)
+	defer d.modes.Put(m)
+	m.value = captureRelaxed
+	if code := d.driver.status(cuThreadExchangeStreamCaptureMode, m.address[:]...); code != success {
+		return code
+	}
+	code := d.driver.status(f, argument...)
+	if back := d.driver.status(cuThreadExchangeStreamCaptureMode, m.address[:]...); code == success && back != success {
+		return back
+	}
+	if code >= errCaptureFirst && code <= errCaptureLast {
+		return errNotReady
+	}
+	return code
 }
 
 // broken fails the stream with what the driver says of its work, and returns what

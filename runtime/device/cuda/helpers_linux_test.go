@@ -74,6 +74,8 @@ typedef int CUresult;
 typedef int CUdevice;
 typedef int CUdevice_attribute;
 typedef int CUjit_option;
+typedef int CUfunction_attribute;
+typedef int CUstreamCaptureMode;
 typedef unsigned long long CUdeviceptr;
 typedef struct context *CUcontext;
 typedef struct stream *CUstream;
@@ -117,6 +119,7 @@ func (d *double) reset() {
 	d.call("double_capability", 90)
 	d.call("double_version", 13000)
 	d.call("double_skew", 0)
+	d.call("double_capture", 0)
 }
 
 //go:uintptrescapes

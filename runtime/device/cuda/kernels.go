@@ -37,7 +37,7 @@ func (k *Kernels) launch(s *Stream, operation string, f *Function, threads int64
 		s.reject(operation, fmt.Errorf("package %s has no kernel %s: it was generated without; run `%s --cuda require` with this release of shardgen", k.code.Package, f.name, k.code.Command))
 		return
 	}
-	s.launch(operation, f.handle, [3]uint32{k.device.blocks(threads), 1, 1}, [3]uint32{kernel.ThreadsPerBlock, 1, 1}, 0)
+	s.launch(operation, f.handle, [3]uint32{k.device.blocks(threads), 1, 1}, [3]uint32{uint32(kernel.Threads(f.name)), 1, 1}, 0)
 }
 
 // wavesOfBlocks is how many times the blocks that a GPU surely runs at once are
@@ -235,17 +235,13 @@ func (k *Kernels) Norm(stream device.Stream, total, partials, src device.Memory,
 // of the eight lanes of optim.Norm as one access holds.
 func teamThreads(t dtype.DType) int64 { return 8 * t.Bytes() / kernel.AccessBytes }
 
-// addNorms adds the chunks' norms to the total.
+// addNorms adds the chunks' norms to the total, in one block.
 func (k *Kernels) addNorms(s *Stream, operation string, total, partials device.Memory, chunks int64) {
 	s.arguments.reset()
 	s.arguments.add(uint64(total.Addr()))
 	s.arguments.add(uint64(partials.Addr()))
 	s.arguments.add(uint64(chunks))
-	if k.normTotal.handle == 0 {
-		k.launch(s, operation, &k.normTotal, 0)
-		return
-	}
-	s.launch(operation, k.normTotal.handle, [3]uint32{1, 1, 1}, [3]uint32{kernel.TotalThreads, 1, 1}, 0)
+	k.launch(s, operation, &k.normTotal, kernel.TotalThreads)
 }
 
 func checkNorm(total, partials, src device.Memory, t dtype.DType, n int64) error {

@@ -259,7 +259,7 @@ func TestLoadSaysWhatAPackageLacks(t *testing.T) {
 		change func(*device.Code)
 		want   []string
 	}{
-		"no CUDA":      {func(c *device.Code) { c.Source, c.Fatbin = "", "" }, []string{"generated without CUDA", "`go tool shardgen generate tiny.yaml --cuda auto`"}},
+		"no CUDA":      {func(c *device.Code) { c.Source, c.Fatbin = "", "" }, []string{"generated without CUDA", "`go tool shardgen generate tiny.yaml --cuda require` in the spec's folder"}},
 		"stale":        {func(c *device.Code) { c.Source = "fedcba9876543210" }, []string{"zz_kernels.fatbin is stale", "0123456789ab", "fedcba987654", "--cuda require"}},
 		"not compiled": {func(c *device.Code) { c.Fatbin = packageCode("").Fatbin }, []string{"they are not compiled", "nvcc", "--cuda require"}},
 		"cut off":      {func(c *device.Code) { c.Fatbin = c.Fatbin[:9] }, []string{"zz_kernels.fatbin: it has no record at its end", "--cuda require"}},
@@ -277,9 +277,14 @@ func TestLoadSaysWhatTheDriverSays(t *testing.T) {
 	d.fail("cuModuleLoadDataEx", 218)
 	_, err := gpu.Load(packageCode(everyKernel))
 	wantError(t, err, "kernels of package tiny", "cuModuleLoadDataEx: CUDA_ERROR_OF_TEST (218)", "ptxas: line 7 is odd")
-	d.fail("cuModuleLoadDataEx", errNoBinary)
-	_, err = gpu.Load(packageCode(everyKernel))
-	wantError(t, err, "(209)", "the GPU is sm_90, the driver supports CUDA 13.0", "tiny.yaml --cuda require")
+	for _, code := range []int{errInvalidImage, errNoBinary, errPTXVersion} {
+		d.fail("cuModuleLoadDataEx", code)
+		_, err = gpu.Load(packageCode(everyKernel))
+		wantError(t, err, fmt.Sprintf("(%d)", code), "the GPU is sm_90, the driver supports CUDA 13.0", "made by a newer nvcc", "update the driver", "CUDA 13,",
+			"remove zz_kernels.fatbin", "tiny.yaml --cuda require")
+		_, err = gpu.LoadModule([]byte("attention\n"))
+		wantError(t, err, "made by a newer nvcc")
+	}
 	d.reset()
 	unloads := d.calls(cuModuleUnload)
 	d.fail("cuModuleGetFunction", 700)
@@ -315,6 +320,33 @@ func TestATrainersKernelRunsOnAStream(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// The double's limit is a driver's: 48 KiB unless the kernel was told, then what it
+// was told last.
+func TestAKernelMayUseMoreSharedMemoryThanEveryLaunchHas(t *testing.T) {
+	d, gpu := openDevice(t)
+	m, err := gpu.LoadModule([]byte("attention\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close() }()
+	f, err := m.Function("attention")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, one := openStream(t, gpu, "compute"), [3]uint32{1, 1, 1}
+	told := d.calls(cuFuncSetAttribute)
+	for i, bytes := range []uint32{48 << 10, 100 << 10, 49 << 10, 100 << 10, 227 << 10, 101 << 10} {
+		if err := s.Launch(f, one, one, bytes, Int64(0)); err != nil || d.launched().shared != bytes {
+			t.Fatalf("launch %d: %d bytes, %v", i, d.launched().shared, err)
+		}
+	}
+	if n := d.calls(cuFuncSetAttribute) - told; n != 2 {
+		t.Errorf("told %d times, expected 2", n)
+	}
+	err = s.Launch(f, one, one, 228<<10, Int64(0))
+	wantError(t, err, "stream compute: launch: kernel attention: 233472 bytes of dynamic shared memory", "at most 232448", "cuFuncSetAttribute: ")
 }
 
 func TestBadLaunchesAreErrorsOfTheStream(t *testing.T) {

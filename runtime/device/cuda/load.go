@@ -28,8 +28,8 @@ func (d *Device) loadKernels(c device.Code) (*Kernels, error) {
 		return nil, err
 	}
 	m, err := d.LoadModule([]byte(image))
-	if code := codeOf(err); code == errNoBinary || code == errPTXVersion {
-		return nil, fmt.Errorf("%w\nthe GPU is sm_%d, the driver supports CUDA %s: run `%s --cuda require` with this release of shardgen", err, d.capability, versionText(d.version), c.Command)
+	if d.mismatch(err) != "" {
+		return nil, fmt.Errorf("%w, which is: remove %s and run `%s --cuda require` with this release of shardgen", err, fatbin.FileName, c.Command)
 	}
 	if err != nil {
 		return nil, err
@@ -45,18 +45,18 @@ func (d *Device) loadKernels(c device.Code) (*Kernels, error) {
 // imageOf returns the compiled kernels, or says how to get them.
 func imageOf(c device.Code) (string, error) {
 	if c.Source == "" {
-		return "", fmt.Errorf("the package was generated without CUDA: run `%s --cuda auto` where nvcc is installed", c.Command)
+		return "", fmt.Errorf("the package was generated without CUDA: run `%s --cuda require` in the spec's folder, where nvcc is installed", c.Command)
 	}
 	image, record, err := fatbin.Open(c.Fatbin)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w; run `%s --cuda require`", fatbin.FileName, err, c.Command)
+		return "", fmt.Errorf("%s: %w; run `%s --cuda require` in the spec's folder", fatbin.FileName, err, c.Command)
 	}
 	if record.Source != c.Source {
-		return "", fmt.Errorf("%s is stale: it is made from CUDA source %.12s, the package has %.12s; run `%s --cuda require`",
+		return "", fmt.Errorf("%s is stale: it is made from CUDA source %.12s, the package has %.12s; run `%s --cuda require` in the spec's folder",
 			fatbin.FileName, record.Source, c.Source, c.Command)
 	}
 	if image == "" {
-		return "", fmt.Errorf("they are not compiled, because nvcc was not found at that time: install CUDA 13.0's nvcc, then run `%s --cuda require`", c.Command)
+		return "", fmt.Errorf("they are not compiled, because nvcc was not found at that time: install CUDA, then run `%s --cuda require` in the spec's folder", c.Command)
 	}
 	return image, nil
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/shardgen/shardgen/runtime/device"
+	"github.com/shardgen/shardgen/runtime/fatbin"
 )
 
 // Module is code that was loaded onto a GPU: a trainer's own kernels.
@@ -20,7 +22,19 @@ type Module struct {
 // Function is a kernel of a module. It is valid until the module is closed.
 type Function struct {
 	name   string
-	handle uintptr // CUfunction
+	handle uintptr       // CUfunction
+	shared *sharedMemory // nil for kernels that use none
+}
+
+// freeSharedBytes is the dynamic shared memory that every launch may use. A kernel
+// has to be told before it uses more.
+const freeSharedBytes = 48 << 10
+
+// sharedMemory is the most that a kernel was told so far. It only grows: launches
+// on several streams don't take it from each other.
+type sharedMemory struct {
+	mu    sync.Mutex
+	bytes uint32
 }
 
 // Name returns the kernel's name.
@@ -32,13 +46,28 @@ func (d *Device) LoadModule(image []byte) (*Module, error) {
 	if len(image) == 0 {
 		return nil, fmt.Errorf("%s: the module is empty", d.label())
 	}
+	if fatbin.IsImage(string(image[:min(len(image), 16)])) { // of cubins and PTX the driver finds the end by itself
+		if err := fatbin.CheckImage(string(image)); err != nil {
+			return nil, fmt.Errorf("%s: module: %w", d.label(), err)
+		}
+	}
 	aligned := make([]uint64, len(image)/8+1) // ends in a zero at least, as PTX must
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&aligned[0])), 8*len(aligned)), image)
 	m := &Module{device: d}
 	if err := m.load(aligned); err != nil {
-		return nil, fmt.Errorf("%s: module of %d bytes: %w", d.label(), len(image), err)
+		return nil, fmt.Errorf("%s: module of %d bytes: %w%s", d.label(), len(image), err, d.mismatch(err))
 	}
 	return m, nil
+}
+
+// mismatch says of an image that the driver can't load what it may be made for.
+func (d *Device) mismatch(err error) string {
+	switch codeOf(err) {
+	case errInvalidImage, errNoBinary, errPTXVersion:
+		return fmt.Sprintf("\nthe GPU is sm_%d, the driver supports CUDA %s: the code may be made by a newer nvcc, or for other GPUs; update the driver, or compile with an nvcc of CUDA %d",
+			d.capability, versionText(d.version), d.version/1000)
+	}
+	return ""
 }
 
 // load gives the driver an image and room for its compiler's messages.
@@ -67,6 +96,7 @@ func (m *Module) Function(name string) (Function, error) {
 	if err != nil {
 		return Function{}, fmt.Errorf("%s: kernel %s: %w", m.device.label(), name, err)
 	}
+	f.shared = &sharedMemory{bytes: freeSharedBytes}
 	return f, nil
 }
 
@@ -167,6 +197,10 @@ func (s *Stream) Launch(f Function, grid, block [3]uint32, sharedBytes uint32, a
 		s.reject(operation, err)
 		return s.Err()
 	}
+	if err := f.allow(s.device, sharedBytes); err != nil {
+		s.reject(operation, err)
+		return s.Err()
+	}
 	s.arguments.reset()
 	for i := range arguments {
 		if p := arguments[i].pointer; p != nil {
@@ -177,6 +211,23 @@ func (s *Stream) Launch(f Function, grid, block [3]uint32, sharedBytes uint32, a
 	}
 	s.launch(f.name, f.handle, grid, block, sharedBytes)
 	return s.Err()
+}
+
+// allow tells the driver how much dynamic shared memory a kernel uses, where it
+// is more than before.
+func (f Function) allow(d *Device, bytes uint32) error {
+	f.shared.mu.Lock()
+	defer f.shared.mu.Unlock()
+	if bytes <= f.shared.bytes {
+		return nil
+	}
+	err := d.within(cuFuncSetAttribute, f.handle, maxDynamicShared, uintptr(bytes))
+	if err == nil {
+		f.shared.bytes = bytes
+		return nil
+	}
+	most := d.attribute(sharedOptIn, &err)
+	return fmt.Errorf("kernel %s: %d bytes of dynamic shared memory; a block of this GPU has at most %d, static shared memory counted: %w", f.name, bytes, most, err)
 }
 
 func checkLaunch(f Function, grid, block [3]uint32, arguments int) error {

@@ -62,8 +62,28 @@ func (d *Device) NewStream(name string, _ bool) (device.Stream, error) { return 
 // OpenStream is NewStream with what only streams of this package have, such as
 // [Stream.Handle].
 func (d *Device) OpenStream(name string) (*Stream, error) {
+	return d.openStream(name, func(handle *uintptr) error {
+		return d.within(cuStreamCreate, uintptr(unsafe.Pointer(handle)), streamNonBlock)
+	})
+}
+
+// OpenUrgentStream is OpenStream with the highest priority of the GPU: where blocks
+// of kernels of several streams could run, its own come first. Collectives are
+// short of multiprocessors, not of time on them, and others wait for them.
+func (d *Device) OpenUrgentStream(name string) (*Stream, error) {
+	return d.openStream(name, func(handle *uintptr) error {
+		var least, greatest int32
+		err := d.within(cuCtxGetStreamPriorityRange, uintptr(unsafe.Pointer(&least)), uintptr(unsafe.Pointer(&greatest)))
+		if err != nil {
+			return err
+		}
+		return d.within(cuStreamCreateWithPriority, uintptr(unsafe.Pointer(handle)), streamNonBlock, uintptr(greatest))
+	})
+}
+
+func (d *Device) openStream(name string, create func(handle *uintptr) error) (*Stream, error) {
 	s := &Stream{device: d, name: name, events: make([]uintptr, ringEvents)}
-	err := d.within(cuStreamCreate, uintptr(unsafe.Pointer(&s.handle)), streamNonBlock)
+	err := create(&s.handle)
 	for i := 0; err == nil && i < ringEvents; i++ {
 		err = d.within(cuEventCreate, uintptr(unsafe.Pointer(&s.events[i])), eventNoTiming)
 	}
@@ -293,11 +313,20 @@ func (s *Stream) drain() error {
 func (s *Stream) ended() error {
 	end := time.Now().Add(closeLimit)
 	for pause := (pause{}); ; pause.wait() {
-		err := s.device.within(cuStreamQuery, s.handle)
+		err := s.device.ask(s.handle)
 		if codeOf(err) != errNotReady || time.Now().After(end) {
 			return err
 		}
 	}
+}
+
+// ask asks the driver whether a stream has work left.
+func (d *Device) ask(stream uintptr) error {
+	if err := d.Enter(); err != nil {
+		return err
+	}
+	defer d.Leave()
+	return d.driver.check(cuStreamQuery, d.query(cuStreamQuery, []uintptr{stream}))
 }
 
 // destroy gives the driver's objects back; the driver keeps what work still uses.

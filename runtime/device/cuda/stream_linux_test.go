@@ -240,6 +240,65 @@ func TestSubmissionsThatTheDriverRefusesFailTheStream(t *testing.T) {
 	}
 }
 
+func TestQuestionsDoNotSpoilACaptureOfAnotherThread(t *testing.T) {
+	d, gpu := openDevice(t)
+	s := openStream(t, gpu, "compute")
+	e := s.Record()
+	d.call("double_capture", 1)
+	if !done(t, s, e) {
+		t.Error("the event is not past")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if d.call("double_spoiled") != 0 {
+		t.Error("a question spoiled the capture")
+	}
+	if err := gpu.Enter(); err != nil {
+		t.Fatal(err)
+	}
+	defer gpu.Leave()
+	if mode := d.call("double_mode"); mode != 0 {
+		t.Errorf("the thread has mode %d, expected its own", mode)
+	}
+}
+
+func TestWhatIsBeingCapturedIsNotDone(t *testing.T) {
+	for _, code := range []int{errCaptureFirst, 907, errCaptureLast} {
+		d, gpu := openDevice(t)
+		s := openStream(t, gpu, "compute")
+		e := s.Record()
+		d.fail("cuEventQuery", code)
+		if done(t, s, e) || s.Err() != nil {
+			t.Errorf("%d: it is done, or %v", code, s.Err())
+		}
+		d.reset()
+		if !done(t, s, e) {
+			t.Errorf("%d: it is never done", code)
+		}
+	}
+}
+
+func TestAnUrgentStreamHasTheHighestPriority(t *testing.T) {
+	d, gpu := openDevice(t)
+	s, err := gpu.OpenUrgentStream("gather")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := int32(d.call("double_priority")); p != -3 || s.Name() != "gather" || !done(t, s, s.Record()) {
+		t.Errorf("priority %d, %s", p, s.Name())
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, symbol := range []string{"cuCtxGetStreamPriorityRange", "cuStreamCreateWithPriority"} {
+		d.fail(symbol, 1)
+		_, err := gpu.OpenUrgentStream("gather")
+		wantError(t, err, "stream gather: creation: "+symbol)
+		d.reset()
+	}
+}
+
 func TestWorkAfterCloseIsAnError(t *testing.T) {
 	_, gpu := openDevice(t)
 	s := openStream(t, gpu, "compute")

@@ -42,18 +42,20 @@ type Error struct {
 
 func (e *Error) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s can't be opened:", e.Library.Name)
-	for i, a := range e.Attempts {
-		if i > 0 {
-			b.WriteByte(';')
-		}
-		fmt.Fprintf(&b, " %s (%v)", a.Path, a.Err)
-	}
+	fmt.Fprintf(&b, "%s can't be opened", e.Library.Name)
 	if e.Library.Provides != "" {
 		fmt.Fprintf(&b, "; it comes with %s", e.Library.Provides)
 	}
 	if e.Library.Variable != "" {
 		fmt.Fprintf(&b, "; where it is elsewhere, set %s to its path", e.Library.Variable)
+	}
+	separator := "; tried "
+	for _, a := range e.Attempts {
+		b.WriteString(separator + a.Path)
+		if why := a.Err.Error(); !strings.Contains(why, "No such file") { // which the loader says in many words
+			fmt.Fprintf(&b, " (%s)", why)
+		}
+		separator = ", "
 	}
 	return b.String()
 }

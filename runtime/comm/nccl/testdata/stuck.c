@@ -1,16 +1,18 @@
 /* An NCCL of one rank that gets stuck where a test wants it: the second byte of
-   the id says where. What is stuck returns when the communicator is aborted. */
+   the id says where. What is stuck returns when the communicator is aborted. The
+   first four collectives connect the ranks. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { kWorks, kInCollective, kInFinalize, kInInit, kOtherRank, kInAbort };
+enum { kWorks, kInCollective, kInFinalize, kInInit, kOtherRank, kInAbort, kInFirst, kSlow };
 
 typedef struct { char internal[128]; } ncclUniqueId;
-typedef struct { int where, aborted; } Comm;
+typedef struct { int where, aborted, collectives, inside; } Comm;
 
-static int aborts, destroys;
+static int aborts, destroys, under;
 int stuck_aborts(void) { return __atomic_load_n(&aborts, __ATOMIC_SEQ_CST); }
+int stuck_under(void) { return __atomic_load_n(&under, __ATOMIC_SEQ_CST); } /* aborts with a collective inside */
 int stuck_destroys(void) { return __atomic_load_n(&destroys, __ATOMIC_SEQ_CST); }
 
 static int wait_for_abort(Comm *comm) {
@@ -39,6 +41,7 @@ int ncclCommFinalize(Comm *comm) { return comm->where == kInFinalize ? wait_for_
 int ncclCommDestroy(Comm *comm) { (void)comm; __atomic_add_fetch(&destroys, 1, __ATOMIC_SEQ_CST); return 0; }
 int ncclCommAbort(Comm *comm) {
   __atomic_add_fetch(&aborts, 1, __ATOMIC_SEQ_CST);
+  __atomic_add_fetch(&under, __atomic_load_n(&comm->inside, __ATOMIC_SEQ_CST), __ATOMIC_SEQ_CST);
   if (comm->where == kInAbort) sleep(5);
   __atomic_store_n(&comm->aborted, 1, __ATOMIC_SEQ_CST); /* its memory stays: others may be in it */
   return 0;
@@ -47,7 +50,17 @@ int ncclCommGetAsyncError(Comm *comm, int *error) { (void)comm; *error = 0; retu
 int ncclCommCount(const Comm *comm, int *count) { (void)comm; *count = 1; return 0; }
 int ncclCommUserRank(const Comm *comm, int *rank) { *rank = comm->where == kOtherRank ? 7 : 0; return 0; }
 
-static int collective(Comm *comm) { return comm->where == kInCollective || comm->where == kInAbort ? wait_for_abort(comm) : 0; }
+static int stay(Comm *comm, int first) {
+  if (comm->where == kSlow && !first) return usleep(200000);
+  const int stuck = first ? comm->where == kInFirst : comm->where == kInCollective || comm->where == kInAbort;
+  return stuck ? wait_for_abort(comm) : 0;
+}
+static int collective(Comm *comm) {
+  __atomic_add_fetch(&comm->inside, 1, __ATOMIC_SEQ_CST);
+  const int result = stay(comm, comm->collectives++ < 4);
+  __atomic_sub_fetch(&comm->inside, 1, __ATOMIC_SEQ_CST);
+  return result;
+}
 int ncclAllGather(const void *src, void *dst, size_t count, int type, Comm *comm, void *stream) {
   (void)src; (void)dst; (void)count; (void)type; (void)stream;
   return collective(comm);

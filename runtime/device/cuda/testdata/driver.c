@@ -87,7 +87,7 @@ void double_capability(int value) { capability = value; }
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
   (void)device;
   ENTER();
-  *value = attribute == 75 ? capability / 10 : attribute == 76 ? capability % 10 : 3;
+  *value = attribute == 75 ? capability / 10 : attribute == 76 ? capability % 10 : attribute == 97 ? 227 << 10 : 3;
   return 0;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) { ENTER(); *context = (CUcontext)(uintptr_t)(0x100 + device); return 0; }
@@ -112,13 +112,36 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CU
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) { (void)stream; ENTER(); memcpy(to, (void *)from, bytes); return 0; }
 
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags) { (void)flags; ENTER(); *stream = malloc(1); return 0; }
+static long priority_given;
+long double_priority(void) { return priority_given; }
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) { (void)flags; ENTER(); priority_given = priority; *stream = malloc(1); return 0; }
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) { ENTER(); *least = 0; *greatest = -3; return 0; }
 CUresult cuStreamDestroy_v2(CUstream stream) { ENTER(); free(stream); return 0; }
-CUresult cuStreamQuery(CUstream stream) { (void)stream; ENTER(); return 0; }
+static int forbidden(void);
+CUresult cuStreamQuery(CUstream stream) { (void)stream; if (forbidden()) return 900; ENTER(); return 0; }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) { (void)stream; (void)event; (void)flags; ENTER(); return 0; }
 CUresult cuEventCreate(CUevent *event, unsigned int flags) { (void)flags; ENTER(); *event = calloc(1, sizeof(long)); return 0; }
 CUresult cuEventDestroy_v2(CUevent event) { ENTER(); free(event); return 0; }
 CUresult cuEventRecord(CUevent event, CUstream stream) { (void)stream; ENTER(); *(long *)event = ++points; return 0; }
-CUresult cuEventQuery(CUevent event) { ENTER(); return *(long *)event <= __atomic_load_n(&reached, __ATOMIC_SEQ_CST) ? 0 : 600; }
+/* A capture elsewhere forbids questions to threads that are not relaxed, and ends with the first. */
+static __thread int mode_of_thread;
+static int capturing, spoiled;
+void double_capture(long begin) { capturing = begin; spoiled = 0; }
+long double_spoiled(void) { return spoiled; }
+long double_mode(void) { return mode_of_thread; }
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+  const int before = mode_of_thread;
+  ENTER();
+  mode_of_thread = *mode;
+  *mode = before;
+  return 0;
+}
+static int forbidden(void) {
+  const int is = capturing && mode_of_thread != 2;
+  spoiled |= is;
+  return is;
+}
+CUresult cuEventQuery(CUevent event) { if (forbidden()) return 900; ENTER(); return *(long *)event <= __atomic_load_n(&reached, __ATOMIC_SEQ_CST) ? 0 : 600; }
 
 // An image is a list of kernels: its text.
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values) {
@@ -140,10 +163,19 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
   *function = (CUfunction)strdup(name);
   return 0;
 }
+static long shared_bytes_allowed = 48 << 10;
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  (void)function;
+  ENTER();
+  if (attribute != 8 || value > 227 << 10) return 1;
+  shared_bytes_allowed = value;
+  return 0;
+}
 CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
                         unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters, void **extra) {
   (void)grid_y; (void)grid_z; (void)block_y; (void)block_z; (void)stream; (void)extra;
   ENTER();
+  if (shared_bytes > shared_bytes_allowed) return 1;
   memset(&launched, 0, sizeof launched);
   snprintf(launched.name, sizeof launched.name, "%s", (const char *)function);
   launched.grid = grid_x;

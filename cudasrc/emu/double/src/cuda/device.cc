@@ -48,6 +48,8 @@ int attribute(const Device& device, CUdevice_attribute which) {
       return 9;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
       return 0;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      return 232448;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
       return device.index + 1;
     default:

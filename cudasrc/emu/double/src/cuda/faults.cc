@@ -7,6 +7,7 @@
 //   nccl_async:code=6:rank=1  a collective: the next of rank 1 gets stuck, with an asynchronous error
 //   nccl_init:code=6:ms=50    the next rank whose communicator is not complete after 50 ms gives up with status 6
 //   dead:rank=2               rank 2's collectives never arrive
+//   mixed                     ranks whose collectives differ hang, as with NCCL, and no error says why
 //   slow:stream=1:ms=5        operations of streams of index 1 start 5 ms late (all streams without the key)
 //
 // code=N is the same as N alone. Keys of the first four: after=N (chances passed over, 0), times=N (how often
@@ -86,7 +87,7 @@ bool readPart(const std::string& part, Fault& fault) {
 }
 
 bool isKnown(const std::string& name) {
-  for (const char* kind : {"launch", "nccl_async", "nccl_init", "dead", "slow"}) {
+  for (const char* kind : {"launch", "nccl_async", "nccl_init", "dead", "mixed", "slow"}) {
     if (name == kind) {
       return true;
     }
@@ -94,7 +95,7 @@ bool isKnown(const std::string& name) {
   return name.rfind("cu", 0) == 0 || name.rfind("nccl", 0) == 0;
 }
 
-bool needsCode(const std::string& name) { return name != "dead" && name != "slow"; }
+bool needsCode(const std::string& name) { return name != "dead" && name != "mixed" && name != "slow"; }
 
 const char* const kKeys[] = {"code", "after", "times", "device", "rank", "stream", "ms"};
 

@@ -218,6 +218,17 @@ EMU_EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, C
   });
 }
 
+// The emulator has no dynamic shared memory: only what a driver refuses, too, is.
+EMU_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) {
+  return withContext("cuFuncSetAttribute", [&](Device&, Lock&) {
+    if (lookUp(state().functions, function) == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const bool right = which == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value >= 0 && value <= 232448;
+    return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
 EMU_EXPORT CUresult cuLaunchKernel(CUfunction handle, unsigned gridX, unsigned gridY, unsigned gridZ, unsigned blockX, unsigned blockY,
                                    unsigned blockZ, unsigned sharedBytes, CUstream stream, void** parameters, void** extra) {
   return withContext("cuLaunchKernel", [&](Device& device, Lock&) {

@@ -38,6 +38,19 @@ CUresult query(const Point& point) {
   return point.past() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+CUresult create(Device& device, CUstream* stream, unsigned flags) {
+  if (stream == nullptr || flags > CU_STREAM_NON_BLOCKING) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto queue = newQueue(device, flags != CU_STREAM_NON_BLOCKING);
+  queue->index = device.streamsMade++;
+  state().streams[queue.get()] = queue;
+  *stream = reinterpret_cast<CUstream>(queue.get());
+  return CUDA_SUCCESS;
+}
+
+constexpr int kHighestPriority = -5;
+
 Point endOf(const std::shared_ptr<Queue>& queue) { return {queue, queue->enqueued}; }
 
 CUresult synchronize(Lock& lock, const Point& point) {
@@ -89,14 +102,34 @@ using namespace gpu;
 extern "C" {
 
 EMU_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
-  return withContext("cuStreamCreate", [&](Device& device, Lock&) {
-    if (stream == nullptr || flags > CU_STREAM_NON_BLOCKING) {
+  return withContext("cuStreamCreate", [&](Device& device, Lock&) { return create(device, stream, flags); });
+}
+
+// A priority out of range is taken as the nearest; none changes the order of work.
+EMU_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
+  return withContext("cuStreamCreateWithPriority", [&](Device& device, Lock&) { return create(device, stream, flags); });
+}
+
+EMU_EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  return withContext("cuCtxGetStreamPriorityRange", [&](Device&, Lock&) {
+    if (least != nullptr) {
+      *least = 0;
+    }
+    if (greatest != nullptr) {
+      *greatest = kHighestPriority;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+// Nothing is captured here: the mode is only kept.
+EMU_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  return withDriver("cuThreadExchangeStreamCaptureMode", [&](Lock&) {
+    thread_local CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    if (mode == nullptr || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    auto queue = newQueue(device, flags != CU_STREAM_NON_BLOCKING);
-    queue->index = device.streamsMade++;
-    state().streams[queue.get()] = queue;
-    *stream = reinterpret_cast<CUstream>(queue.get());
+    std::swap(*mode, own);
     return CUDA_SUCCESS;
   });
 }

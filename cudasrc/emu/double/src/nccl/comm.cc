@@ -2,6 +2,7 @@
 #include "comm.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "board.h"
@@ -84,13 +85,17 @@ ncclResult_t checkSeat(Clique& clique, int ranks, int rank, const gpu::Device* d
   return ncclSuccess;
 }
 
-// isBlocking reads a configuration, which may be absent.
+// isBlocking reads a configuration, which may be absent. NCCL's environment
+// variable comes before it.
 ncclResult_t isBlocking(const ncclConfig_t* config, bool* blocking) {
   if (config != nullptr && config->magic != kConfigMagic) {
     return refuse(ncclInvalidArgument, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
   }
   if (config != nullptr) {
     *blocking = config->blocking != 0;  // undefined (INT_MIN) means blocking
+  }
+  if (const char* said = std::getenv("NCCL_COMM_BLOCKING")) {
+    *blocking = std::string(said) != "0";
   }
   return ncclSuccess;
 }
