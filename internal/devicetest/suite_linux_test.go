@@ -6,6 +6,7 @@ import (
 	"github.com/shardgen/shardgen/internal/emulated"
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/device/cuda"
+	"github.com/shardgen/shardgen/runtime/fatbin"
 	"github.com/shardgen/shardgen/runtime/kernel"
 )
 
@@ -32,7 +33,11 @@ func gpu(t *testing.T) Target {
 // has returns whether code has a kernel, as the driver says it.
 func has(t *testing.T, d *cuda.Device, code device.Code) func(string) bool {
 	t.Helper()
-	m, err := d.LoadModule([]byte(code.Fatbin))
+	image, _, err := fatbin.Open(code.Fatbin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := d.LoadModule([]byte(image))
 	if err != nil {
 		t.Fatal(err)
 	}
