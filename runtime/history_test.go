@@ -42,6 +42,29 @@ func TestRanksThatDidDifferentThingsAreTold(t *testing.T) {
 		"unscaled instead of stepped": {func(ctx context.Context, m *Model) error {
 			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{}) }, func() error { _, err := m.Unscale(ctx, 0, 0); return err })
 		}, "rank 0 did Step, rank 1 Unscale", ""},
+		"unscaled by another factor": {func(ctx context.Context, m *Model) error {
+			return onRank1(m, func() error { _, err := m.Unscale(ctx, 2, 0); return err }, func() error { _, err := m.Unscale(ctx, 4, 0); return err })
+		}, "rank 0 did Unscale, rank 1 the same with other arguments", ""},
+		"clipped to another norm": {func(ctx context.Context, m *Model) error {
+			return onRank1(m, func() error { _, err := m.Unscale(ctx, 0, 2); return err }, func() error { _, err := m.Unscale(ctx, 0, 1); return err })
+		}, "rank 0 did Unscale, rank 1 the same with other arguments", ""},
+		"another kind of pass": {func(ctx context.Context, m *Model) error {
+			p := m.Forward(ctx)
+			if m.rank.Rank() == 1 {
+				_ = p.End()
+				p = m.Eval(ctx)
+			} else {
+				_ = p.End()
+				p = m.Forward(ctx)
+			}
+			return errors.Join(p.End(), step(ctx, m, optim.AdamW{}))
+		}, "rank 0 did Forward, rank 1 Eval", ""},
+		"sums of other things": {func(ctx context.Context, m *Model) error {
+			what := []string{"the loss", "the count"}
+			x := []float64{1}
+			first, second := what[m.rank.Rank()], what[1-m.rank.Rank()]
+			return errors.Join(m.rank.Sum(ctx, first, x), m.rank.Sum(ctx, second, x), step(ctx, m, optim.AdamW{}))
+		}, "the ranks disagree: rank 0 wants all-reduce of the loss", "rank 0 did a sum, rank 1 the same with other arguments"},
 		"an update instead of a step": {func(ctx context.Context, m *Model) error {
 			return onRank1(m, func() error { return step(ctx, m, optim.AdamW{}) }, func() error { return m.Update(ctx, func(*Shards) error { return nil }) })
 		}, "the ranks disagree: rank 0 wants all-reduce of the gradient norm", "rank 0 did Step, rank 1 Update"},
@@ -268,4 +291,12 @@ func TestGradientsOfAFailedPassAreNotStepped(t *testing.T) {
 		_, err = m.StepAdamW(ctx, optim.AdamW{})
 		return err
 	})
+}
+
+// Sums over the largest group of a piece and of its square are exact in f64.
+func TestSumsOfPiecesAreExactForAllRanks(t *testing.T) {
+	const maxRanks, piece = 65536, 1<<pieceBits - 1
+	if sum := piece * piece * maxRanks; sum > 1<<53 {
+		t.Errorf("%d ranks with the largest piece give %d", maxRanks, sum)
+	}
 }

@@ -29,7 +29,12 @@ import (
 // takes from it, an assertion in main compares with the number that was planned.
 // So a change of the spec that leaves the kernels alone leaves their image alone.
 func SourceHash(files []output.File, main string) (string, error) {
-	all, err := headers()
+	return hashWith(cudasrc.Headers, files, main)
+}
+
+// hashWith is SourceHash with other headers.
+func hashWith(system fs.FS, files []output.File, main string) (string, error) {
+	all, err := headers(system)
 	if err != nil {
 		return "", err
 	}
@@ -47,14 +52,14 @@ func SourceHash(files []output.File, main string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// headers returns cudasrc's, with their paths as names.
-func headers() ([]output.File, error) {
+// headers returns all files, with their paths as names.
+func headers(system fs.FS) ([]output.File, error) {
 	var list []output.File
-	err := fs.WalkDir(cudasrc.Headers, ".", func(path string, entry fs.DirEntry, err error) error {
+	err := fs.WalkDir(system, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		content, err := cudasrc.Headers.ReadFile(path)
+		content, err := fs.ReadFile(system, path)
 		list = append(list, output.File{Name: path, Content: content})
 		return err
 	})
