@@ -123,7 +123,7 @@ func compile(t *testing.T, c *Compiler, p *plan.Plan) string {
 func TestEveryPackageCompilesForAllTargets(t *testing.T) {
 	c := compiler(t)
 	var b strings.Builder
-	b.WriteString("# Registers of a thread, for sm_80, sm_90 and sm_100. `go test ./cudasrc/toolchain -update` writes it anew.\n")
+	b.WriteString("# Registers of a thread, for sm_80, sm_90 and sm_100; then loads and stores of 16\n# bytes in the PTX, of which a change means that some became narrower. `go test ./cudasrc/toolchain -update` writes it anew.\n")
 	for _, name := range specs {
 		p := planOf(t, name)
 		before := childrenTime(t)
@@ -133,8 +133,7 @@ func TestEveryPackageCompilesForAllTargets(t *testing.T) {
 			t.Errorf("%s takes %v of a processor to compile, at most %v is allowed", name, took, compileLimit)
 		}
 		checkTargets(t, c, fatbin)
-		checkPTX(t, c, fatbin)
-		rows := registers(t, c, p, fatbin)
+		rows := registers(t, c, p, fatbin, checkPTX(t, c, fatbin))
 		fmt.Fprintf(&b, "\n%s: %d kernels\n%s", name, len(rows), strings.Join(rows, ""))
 		info, err := os.Stat(fatbin)
 		if err != nil {
@@ -189,24 +188,28 @@ func sorted(list []string) []string { return slices.Sorted(slices.Values(list)) 
 var entryStart = regexp.MustCompile(`\.visible \.entry (\w+)\(`)
 
 // checkPTX looks for what would change bits, for memory of a thread's own, and
-// for the wide accesses.
-func checkPTX(t *testing.T, c *Compiler, fatbin string) {
+// for the wide accesses. It returns how many of those each entry has: loads and
+// stores of 16 bytes.
+func checkPTX(t *testing.T, c *Compiler, fatbin string) map[string][2]int {
 	t.Helper()
 	ptx, err := c.PTX(t.Context(), fatbin)
 	if err != nil {
 		t.Fatal(err)
 	}
+	wide := map[string][2]int{}
 	starts := entryStart.FindAllStringSubmatchIndex(ptx, -1)
 	for i, at := range starts {
 		end := len(ptx)
 		if i+1 < len(starts) {
 			end = starts[i+1][0]
 		}
-		checkEntry(t, ptx[at[2]:at[3]], ptx[at[0]:end])
+		name := ptx[at[2]:at[3]]
+		wide[name] = checkEntry(t, name, ptx[at[0]:end])
 	}
+	return wide
 }
 
-func checkEntry(t *testing.T, name, body string) {
+func checkEntry(t *testing.T, name, body string) [2]int {
 	t.Helper()
 	for _, bad := range []string{"fma.rn", ".local", "st.local", "approx", ".ftz"} {
 		if strings.Contains(body, bad) {
@@ -227,11 +230,12 @@ func checkEntry(t *testing.T, name, body string) {
 	if stores == 0 || reads && loads == 0 {
 		t.Errorf("%s has %d loads and %d stores of 16 bytes in its PTX", name, loads, stores)
 	}
+	return [2]int{loads, stores}
 }
 
-// registers returns a row for each kernel and checks that machine code and plan
+// registers returns a row for each kernel, with its wide accesses, and checks that machine code and plan
 // have the same ones, without a stack.
-func registers(t *testing.T, c *Compiler, p *plan.Plan, fatbin string) []string {
+func registers(t *testing.T, c *Compiler, p *plan.Plan, fatbin string, wide map[string][2]int) []string {
 	t.Helper()
 	kernels := cuemit.Kernels(p)
 	rows := make([]string, len(kernels))
@@ -255,7 +259,7 @@ func registers(t *testing.T, c *Compiler, p *plan.Plan, fatbin string) []string 
 		}
 	}
 	for i := range rows {
-		rows[i] += "\n"
+		rows[i] += fmt.Sprintf("  %d %d\n", wide[kernels[i].Name][0], wide[kernels[i].Name][1])
 	}
 	return rows
 }
