@@ -125,6 +125,56 @@ func TestAGPUThatIsStuckFailsAllRanksAtTheDeadline(t *testing.T) {
 	inTime(t, start)
 }
 
+// Rank 0 is done with the first collective, which has no bytes, and waits in the
+// second; rank 1 has asked for both.
+func TestARankWhoseGPUIsStuckInAnEarlierCollectiveIsNamed(t *testing.T) {
+	l := libraries(t)
+	w := openDevices(t, 2)
+	for range 2 { // so that rank 1's streams have numbers of their own
+		openStream(t, w.devices[1])
+	}
+	checkAll(t, w.joinEach([]time.Duration{150 * time.Millisecond, long}, w.controls))
+	const gatherOfRank1 = 3
+	fault(t, l, fmt.Sprintf("slow:stream=%d:ms=500", gatherOfRank1))
+	start := time.Now()
+	errs := w.onEach(func(r int, c *Communicator) {
+		c.AllGather("nothing", device.Memory{}, device.Memory{})
+		collectives["all-gather"](t, w, c)
+	})
+	var e *comm.Error
+	wantRankError(t, errs[0], 0, "all-gather of h.3/bf16 (sequence 2)", "no sign of ranks [1]")
+	if errors.As(errs[0], &e) && !slices.Equal(e.Missing, []int{1}) {
+		t.Errorf("%+v", e)
+	}
+	wantRankError(t, errs[1], 1, "all-gather of nothing (sequence 1)")
+	inTime(t, start)
+}
+
+func openStream(t *testing.T, d *cuda.Device) {
+	t.Helper()
+	s, err := d.OpenStream("another")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+}
+
+func TestAQueueLongerThanTheTimeoutIsInTimeWhileItProgresses(t *testing.T) {
+	l := libraries(t)
+	const timeout = 400 * time.Millisecond
+	w := newWorld(t, 1, timeout)
+	fault(t, l, "slow:stream:ms=20")
+	start := time.Now()
+	checkAll(t, w.onEach(func(_ int, c *Communicator) {
+		for range 20 {
+			c.Barrier("b")
+		}
+	}))
+	if took := time.Since(start); took <= timeout {
+		t.Errorf("the queue is done after %v, expected more than the timeout of %v", took, timeout)
+	}
+}
+
 func TestAnAsynchronousErrorFailsAllRanks(t *testing.T) {
 	l := libraries(t)
 	w, start := newWorld(t, 3, long), time.Now()
@@ -539,21 +589,56 @@ func TestWhatEndsJoiningEndsItOnAllRanks(t *testing.T) {
 		"context": {func(_ *world, cancel func(error)) { cancel(errors.New("enough")) }, "enough"},
 		"job":     {func(w *world, _ func(error)) { w.controls[1].Abort(errors.New("out of memory")) }, "out of memory"},
 	} {
-		libraries(t)
-		w, start := openDevices(t, 2), time.Now()
-		id, err := NewID()
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancelCause(context.Background())
-		time.AfterFunc(50*time.Millisecond, func() { c.end(w, cancel) })
-		_, err = New(ctx, Options{Device: w.devices[0], Rank: 0, Size: 2, ID: id, Timeout: long, Control: w.controls[0]})
-		wantWords(t, err, c.want)
-		inTime(t, start)
-		if t.Failed() {
-			t.Fatal(name)
-		}
+		t.Run(name, func(t *testing.T) {
+			libraries(t)
+			w, start := openDevices(t, 2), time.Now()
+			id, err := NewID()
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancelCause(context.Background())
+			time.AfterFunc(50*time.Millisecond, func() { c.end(w, cancel) })
+			_, err = New(ctx, Options{Device: w.devices[0], Rank: 0, Size: 2, ID: id, Timeout: long, Control: w.controls[0]})
+			wantWords(t, err, c.want)
+			inTime(t, start)
+		})
 	}
+}
+
+// A launcher closes the device while NCCL still waits for the other rank, which
+// comes after all.
+func TestAnAbandonedInitIsAbortedAlsoWhereTheDeviceIsClosed(t *testing.T) {
+	l := libraries(t)
+	w, start := openDevices(t, 2), time.Now()
+	id, err := NewID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	go func() {
+		for l.Calls("ncclCommInitRank") == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		cancel(errors.New("enough"))
+	}()
+	_, err = New(ctx, Options{Device: w.devices[0], Rank: 0, Size: 2, ID: id, Timeout: long})
+	wantWords(t, err, "enough")
+	if err := w.devices[0].Close(); err != nil {
+		t.Error(err)
+	}
+	_, err = New(context.Background(), Options{Device: w.devices[1], Rank: 1, Size: 2, ID: id, Timeout: 100 * time.Millisecond})
+	wantWords(t, err, "connecting the ranks")
+	awaitAbandoned(t)
+	if err := w.devices[1].Close(); err != nil {
+		t.Error(err)
+	}
+	for _, finding := range l.Check() {
+		t.Error(finding)
+	}
+	if held, released := l.Calls("cuDevicePrimaryCtxRetain"), l.Calls("cuDevicePrimaryCtxRelease_v2"); held != released {
+		t.Errorf("contexts: %d retained, %d released", held, released)
+	}
+	inTime(t, start)
 }
 
 func TestAnErrorOfJoiningFailsAllRanks(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -40,9 +42,27 @@ func libraries(t testing.TB) *double.Libraries {
 		t.Fatal(built.err)
 	}
 	built.libraries.Reset()
+	awaitAbandoned(t)
+	built.libraries.Reset() // their calls don't count
 	t.Setenv("SHARDGEN_LIBCUDA", built.libraries.CUDA)
 	t.Setenv(libraryVariable, built.libraries.NCCL)
 	return built.libraries
+}
+
+// awaitAbandoned waits for inits that an earlier test left behind, which Reset
+// ends: they let their contexts go, and that must not be one of the next test.
+func awaitAbandoned(t testing.TB) {
+	t.Helper()
+	stacks := make([]byte, 1<<20)
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		n := runtime.Stack(stacks, true)
+		if !bytes.Contains(stacks[:n], []byte("nccl.(*Communicator).meet")) {
+			return
+		}
+		if time.Since(start) > 10*time.Second {
+			t.Fatalf("an init does not end:\n%s", stacks[:n])
+		}
+	}
 }
 
 func fault(t testing.TB, l *double.Libraries, spec string) {
@@ -91,12 +111,17 @@ func openDevices(t testing.TB, size int) *world {
 
 // join makes the communicators with these controls, or without any.
 func (w *world) join(timeout time.Duration, controls []*rendezvous.Group) []error {
+	return w.joinEach(slices.Repeat([]time.Duration{timeout}, len(w.ranks)), controls)
+}
+
+// joinEach is join where ranks have timeouts of their own.
+func (w *world) joinEach(timeouts []time.Duration, controls []*rendezvous.Group) []error {
 	id, err := NewID()
 	errs := make([]error, len(w.ranks))
 	var wait sync.WaitGroup
 	for r := range w.ranks {
 		wait.Go(func() {
-			o := Options{Device: w.devices[r], Rank: r, Size: len(w.ranks), ID: id, Timeout: timeout}
+			o := Options{Device: w.devices[r], Rank: r, Size: len(w.ranks), ID: id, Timeout: timeouts[r]}
 			if controls != nil {
 				o.Control = controls[r]
 			}

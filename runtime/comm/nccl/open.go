@@ -11,6 +11,7 @@ import (
 
 	"github.com/shardgen/shardgen/runtime/comm"
 	"github.com/shardgen/shardgen/runtime/comm/rendezvous"
+	"github.com/shardgen/shardgen/runtime/device/cuda"
 	"github.com/shardgen/shardgen/runtime/dtype"
 )
 
@@ -137,13 +138,25 @@ func (c *Communicator) prepare() (err error) {
 	return err
 }
 
+// entrant is who can enter a GPU's context: a device, or a hold on one.
+type entrant interface {
+	Enter() error
+	Leave()
+}
+
 // within calls f on a thread that has the GPU's context.
-func (c *Communicator) within(f func() error) error {
-	if err := c.device.Enter(); err != nil {
+func within(gpu entrant, f func() error) error {
+	if err := gpu.Enter(); err != nil {
 		return err
 	}
-	defer c.device.Leave()
+	defer gpu.Leave()
 	return f()
+}
+
+// abortLate aborts what an init made that nobody wants any more. Its error changes
+// nothing: New or Split has failed for another reason.
+func (c *Communicator) abortLate(gpu entrant, handle uintptr) {
+	_ = within(gpu, func() error { return c.library.call(ncclCommAbort, handle) })
 }
 
 // made is what init gave.
@@ -154,27 +167,42 @@ type made struct {
 
 // meet calls init, which blocks until all ranks have come, on a goroutine of its
 // own. If that takes too long, or something fails meanwhile, the goroutine is
-// left behind: nothing can end the call.
+// left behind: nothing can end the call. It holds the context, because the device
+// may be closed before it returns.
 func (c *Communicator) meet(ctx context.Context, init func(handle *uintptr) error) error {
+	hold, err := c.device.Hold()
+	if err != nil {
+		return err
+	}
 	done := make(chan made, 1)
 	go func() {
 		handle := new(uintptr)
-		err := nonBlocking(c.within(func() error { return init(handle) }))
+		err := nonBlocking(within(hold, func() error { return init(handle) }))
 		if errors.Is(err, errNonBlocking) && *handle != 0 {
-			_ = c.within(func() error { return c.library.call(ncclCommAbort, *handle) })
+			c.abortLate(hold, *handle)
 		}
 		done <- made{*handle, err}
 	}()
+	m, err := c.await(ctx, done)
+	if err != nil {
+		go c.discard(hold, done)
+		return err
+	}
+	if m.err == nil {
+		c.handle.Store(m.handle)
+	}
+	return errors.Join(m.err, hold.Release())
+}
+
+// await waits for what init makes. The error is why it waits no longer.
+func (c *Communicator) await(ctx context.Context, done <-chan made) (made, error) {
 	timer := time.NewTimer(c.timeout)
 	defer timer.Stop()
 	for {
 		var err error
 		select {
 		case m := <-done:
-			if m.err == nil {
-				c.handle.Store(m.handle)
-			}
-			return m.err
+			return m, nil
 		case <-c.poke:
 			err = c.Err()
 		case <-c.jobFailed():
@@ -185,8 +213,7 @@ func (c *Communicator) meet(ctx context.Context, init func(handle *uintptr) erro
 			err = c.absent(ctx)
 		}
 		if err != nil {
-			go c.discard(done)
-			return err
+			return made{}, err
 		}
 	}
 }
@@ -200,11 +227,12 @@ func (c *Communicator) jobFailed() <-chan struct{} {
 	return c.control.Failed()
 }
 
-// discard aborts what an abandoned init makes after all.
-func (c *Communicator) discard(done <-chan made) {
+// discard aborts what an abandoned init makes after all, and lets the context go.
+func (c *Communicator) discard(hold *cuda.Hold, done <-chan made) {
 	if m := <-done; m.err == nil {
-		_ = c.within(func() error { return c.library.call(ncclCommAbort, m.handle) })
+		c.abortLate(hold, m.handle)
 	}
+	_ = hold.Release() // nobody is left to hear of its error
 }
 
 // absent says at the deadline which ranks did not come.
@@ -329,7 +357,7 @@ func nonBlocking(err error) error {
 func (c *Communicator) bounded(limit time.Duration, f function, handle uintptr) error {
 	done := make(chan error, 1)
 	go func() {
-		done <- c.within(func() error { return c.library.call(f, handle) })
+		done <- within(c.device, func() error { return c.library.call(f, handle) })
 	}()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

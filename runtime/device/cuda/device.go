@@ -39,6 +39,7 @@ type Device struct {
 	staging         *staging
 	modes           sync.Pool // of *captureMode, for query
 
+	closing   sync.Once
 	closed    atomic.Bool
 	mu        sync.Mutex
 	allocated map[device.Addr]block
@@ -182,6 +183,10 @@ func (d *Device) Enter() error {
 	if d.closed.Load() {
 		return fmt.Errorf("%s: use after Close", d.label())
 	}
+	return d.bind()
+}
+
+func (d *Device) bind() error {
 	runtime.LockOSThread()
 	if code := d.driver.status(cuCtxSetCurrent, d.setContext...); code != success {
 		runtime.UnlockOSThread()
@@ -205,13 +210,42 @@ func (d *Device) within(f function, arguments ...uintptr) error {
 	return d.driver.call(f, arguments...)
 }
 
+// Hold is a share in a GPU's context, for calls that may still run when the
+// device is closed. It is safe for use by many goroutines.
+type Hold struct{ device *Device }
+
+// Hold takes a share in the context, which lives until the device is closed and
+// all shares are released.
+func (d *Device) Hold() (*Hold, error) {
+	if d.closed.Load() {
+		return nil, fmt.Errorf("%s: use after Close", d.label())
+	}
+	var same uintptr // the driver counts who holds a GPU's primary context
+	if err := d.driver.call(cuDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&same)), uintptr(d.handle)); err != nil {
+		return nil, fmt.Errorf("%s: primary context: %w", d.label(), err)
+	}
+	return &Hold{d}, nil
+}
+
+// Enter is [Device.Enter], but works until Release also where the device is
+// closed.
+func (h *Hold) Enter() error { return h.device.bind() }
+
+// Leave ends what Enter began.
+func (h *Hold) Leave() { h.device.Leave() }
+
+// Release gives the share back. It is called once, outside Enter and Leave.
+func (h *Hold) Release() error { return h.device.releaseContext() }
+
 // Close closes the streams that are still open, frees memory that was not freed,
 // and lets the GPU go. Kernels and modules must be closed before. Closing twice
-// is allowed.
-func (d *Device) Close() error {
-	if d.closed.Load() {
-		return nil
-	}
+// is allowed: all calls return when it is closed, and the first has the error.
+func (d *Device) Close() (err error) {
+	d.closing.Do(func() { err = d.close() })
+	return err
+}
+
+func (d *Device) close() error {
 	d.mu.Lock()
 	streams := slices.Clone(d.streams)
 	d.mu.Unlock()
@@ -220,10 +254,8 @@ func (d *Device) Close() error {
 		all = append(all, s.Close())
 	}
 	all = append(all, d.staging.free(d), d.freeAll())
-	if !d.closed.Swap(true) {
-		all = append(all, d.releaseContext())
-	}
-	return errors.Join(all...)
+	d.closed.Store(true)
+	return errors.Join(append(all, d.releaseContext())...)
 }
 
 func (d *Device) releaseContext() error {

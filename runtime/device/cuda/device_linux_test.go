@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/shardgen/shardgen/runtime/device"
@@ -157,13 +158,29 @@ func TestAllocSaysHowMuchIsFreeWhereItFails(t *testing.T) {
 	}
 }
 
-func TestCloseGivesEverythingBack(t *testing.T) {
-	d, path := openDouble(t)
-	pairs := [][2]function{{cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease}, {cuStreamCreate, cuStreamDestroy}, {cuEventCreate, cuEventDestroy}, {cuMemHostAlloc, cuMemFreeHost}, {cuMemAlloc, cuMemFree}}
+// given are the calls that make something, with those that give it back.
+var given = [][2]function{{cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease}, {cuStreamCreate, cuStreamDestroy}, {cuEventCreate, cuEventDestroy}, {cuMemHostAlloc, cuMemFreeHost}, {cuMemAlloc, cuMemFree}}
+
+// balance counts calls of pairs from now on. The function that it returns checks
+// that all were made, the second of a pair as often as the first.
+func balance(t *testing.T, d *double, pairs [][2]function) (check func()) {
 	before := make([][2]int, len(pairs))
 	for i, pair := range pairs {
 		before[i] = [2]int{d.calls(pair[0]), d.calls(pair[1])}
 	}
+	return func() {
+		t.Helper()
+		for i, pair := range pairs {
+			if made, freed := d.calls(pair[0])-before[i][0], d.calls(pair[1])-before[i][1]; made == 0 || made != freed {
+				t.Errorf("%v: %d calls, %v: %d", pair[0], made, pair[1], freed)
+			}
+		}
+	}
+}
+
+func TestCloseGivesEverythingBack(t *testing.T) {
+	d, path := openDouble(t)
+	check := balance(t, d, given)
 	gpu, err := Open(1, Options{Library: path})
 	if err != nil {
 		t.Fatal(err)
@@ -176,14 +193,69 @@ func TestCloseGivesEverythingBack(t *testing.T) {
 	if err := errors.Join(gpu.Close(), gpu.Close(), s.Close()); err != nil {
 		t.Error(err)
 	}
-	for i, pair := range pairs {
-		if made, freed := d.calls(pair[0])-before[i][0], d.calls(pair[1])-before[i][1]; made == 0 || made != freed {
-			t.Errorf("%v: %d calls, %v: %d", pair[0], made, pair[1], freed)
-		}
-	}
+	check()
 	_, err = gpu.Alloc(64)
 	wantError(t, err, "cuda:1: use after Close")
 	_, err = gpu.NewStream("late", false)
 	wantError(t, err, "use after Close")
 	wantError(t, gpu.Write(context.Background(), device.DeviceMemory(4096, 4), make([]byte, 4)), "Close")
+}
+
+func TestClosesAtTheSameTimeCloseOnce(t *testing.T) {
+	d, path := openDouble(t)
+	for range 20 {
+		check := balance(t, d, given)
+		gpu, err := Open(0, Options{Library: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		alloc(t, gpu, 64)
+		var begin, end sync.WaitGroup
+		begin.Add(4)
+		for range 4 {
+			end.Go(func() {
+				begin.Done()
+				begin.Wait()
+				if err := gpu.Close(); err != nil {
+					t.Error(err)
+				}
+				if !gpu.closed.Load() {
+					t.Error("Close returns before the device is closed")
+				}
+			})
+		}
+		end.Wait()
+		check()
+	}
+}
+
+func TestAHoldOutlastsTheDevice(t *testing.T) {
+	d, path := openDouble(t)
+	check := balance(t, d, given[:1])
+	gpu, err := Open(0, Options{Library: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold, err := gpu.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := gpu.Close(); err != nil {
+		t.Error(err)
+	}
+	wantError(t, gpu.Enter(), "use after Close")
+	set := d.calls(cuCtxSetCurrent)
+	if err := hold.Enter(); err != nil {
+		t.Fatal(err)
+	}
+	hold.Leave()
+	if d.calls(cuCtxSetCurrent) != set+1 {
+		t.Error("the context was not made current")
+	}
+	if err := hold.Release(); err != nil {
+		t.Error(err)
+	}
+	check()
+	_, err = gpu.Hold()
+	wantError(t, err, "cuda:0: use after Close")
 }
