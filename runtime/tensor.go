@@ -111,6 +111,9 @@ func (t Tensor[T]) Numel() int64 {
 	return t.param.Numel
 }
 
+// DType returns the element type, that of T.
+func (t Tensor[T]) DType() dtype.DType { return dtype.Of[T]() }
+
 // Shape returns a copy of the dimensions, as the spec gives them; empty for a
 // scalar.
 func (t Tensor[T]) Shape() []int64 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,6 +19,7 @@ import (
 	"github.com/shardgen/shardgen/cudasrc"
 	"github.com/shardgen/shardgen/gen/cuemit"
 	"github.com/shardgen/shardgen/gen/plan"
+	"github.com/shardgen/shardgen/runtime/fatbin"
 	"github.com/shardgen/shardgen/spec"
 )
 
@@ -321,5 +323,48 @@ func TestMissingCompilersNameTheFix(t *testing.T) {
 	_, err := Find(t.TempDir())
 	if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "make cuda-toolchain") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// The committed packages' own fatbins, of which the specs above are a part.
+func TestEveryCommittedFatbinHoldsToTheRules(t *testing.T) {
+	c := compiler(t)
+	paths, err := filepath.Glob("../../generated/*/" + fatbin.FileName)
+	if err != nil || len(paths) < 8 {
+		t.Fatalf("%d fatbins, %v", len(paths), err)
+	}
+	for _, path := range paths {
+		t.Run(filepath.Base(filepath.Dir(path)), func(t *testing.T) { checkCommitted(t, c, path) })
+	}
+}
+
+func checkCommitted(t *testing.T, c *Compiler, path string) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, _, err := fatbin.Open(string(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "kernels.fatbin")
+	if err := os.WriteFile(file, []byte(image), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	checkTargets(t, c, file)
+	entries := slices.Sorted(maps.Keys(checkPTX(t, c, file)))
+	for _, arch := range Architectures {
+		usage, err := c.Usage(t.Context(), file, arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Sorted(maps.Keys(usage)); !slices.Equal(got, entries) || len(got) == 0 {
+			t.Errorf("%s has the entries %v, the PTX %v", arch, got, entries)
+		}
+		for name, u := range usage {
+			if u.StackBytes != 0 {
+				t.Errorf("%s: %s has %d bytes of stack", arch, name, u.StackBytes)
+			}
+		}
 	}
 }

@@ -80,6 +80,21 @@ func TestKernelsDoNotGrowWithBlocksKindsOrWorlds(t *testing.T) {
 	}
 }
 
+// The same options on the smallest and the largest model of a family.
+func TestALargerModelOfAFamilyHasNoMoreKernels(t *testing.T) {
+	names := func(model string) []string {
+		var list []string
+		for _, k := range Kernels(planFile(t, model)) {
+			list = append(list, k.Name)
+		}
+		return list
+	}
+	small, large := names("models/llama-3-8b.yaml"), names("models/llama-3.1-405b.yaml")
+	if len(large) > len(small) || len(large) == 0 {
+		t.Errorf("llama-3.1-405b has %d kernels, llama-3-8b %d", len(large), len(small))
+	}
+}
+
 func TestTheLargestPlanHasTheMostKernels(t *testing.T) {
 	var yaml strings.Builder
 	yaml.WriteString("apiVersion: shardgen/v1alpha1\nmodel: all\noptimizer: {kind: sgd, momentum: f32}\ntopology: {world: 8}\nblocks:\n  - name: b\n    params:\n")
