@@ -26,6 +26,7 @@ type Package struct {
 	Open       func(context.Context, *shard.Rank) (any, error)
 	Descriptor func() *shard.Descriptor
 	CUDA       string // folder with its CUDA source; empty where it runs on the CPU only
+	Thorough   bool   // runs on emulated GPUs at every world size and under every schedule, not only once
 }
 
 // Load reads a spec, as a package with these settings is generated from it.
@@ -52,12 +53,13 @@ func CheckAll(ctx context.Context, packages []Package, m *emulated.Machine) erro
 		return err
 	}
 	errs := make([]error, len(packages))
+	var turn sync.Mutex // there is one machine
 	var wait sync.WaitGroup
-	for _, onMachine := range []bool{false, true} { // one machine, and a processor beside it
+	for _, thorough := range []bool{false, true} {
 		wait.Go(func() {
 			for i, p := range packages {
-				if (p.CUDA != "") == onMachine {
-					errs[i] = p.check(ctx, m)
+				if p.Thorough == thorough {
+					errs[i] = p.check(ctx, m, &turn)
 				}
 			}
 		})
@@ -66,8 +68,9 @@ func CheckAll(ctx context.Context, packages []Package, m *emulated.Machine) erro
 	return errors.Join(errs...)
 }
 
-// check runs a package at every world size.
-func (p Package) check(ctx context.Context, m *emulated.Machine) error {
+// check runs a package at every world size, and on the machine when it is its
+// turn.
+func (p Package) check(ctx context.Context, m *emulated.Machine, turn *sync.Mutex) error {
 	s, err := Load(p.Spec, p.Shrunk)
 	if err != nil {
 		return err
@@ -79,8 +82,10 @@ func (p Package) check(ctx context.Context, m *emulated.Machine) error {
 	var all []error
 	for _, world := range o.worlds() {
 		want, err := o.Check(ctx, p, world, CPU(world))
-		if err == nil && m != nil && p.CUDA != "" && world <= largestEmulated {
-			err = o.emulate(ctx, p, world, m, want)
+		if schedules := o.schedules(p, world); err == nil && m != nil && len(schedules) > 0 {
+			turn.Lock()
+			err = o.emulate(ctx, p, world, m, schedules, want)
+			turn.Unlock()
 		}
 		if err != nil {
 			all = append(all, fmt.Errorf("%s at %d ranks: %w", p.Spec, world, err))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/shardgen/shardgen/internal/emulated"
@@ -69,10 +70,25 @@ func Schedules(world int) []string {
 	return []string{fmt.Sprintf("random:%d", world), fmt.Sprintf("starve:%d", (world+2)%4)}
 }
 
+// schedules returns those under which a package runs on the machine at a world
+// size: all, but one for a rank alone; or for a package that is not checked
+// thoroughly one, at the first size at which ranks talk.
+func (o *Oracle) schedules(p Package, world int) []string {
+	worlds := o.worlds()
+	first := slices.IndexFunc(worlds, func(w int) bool { return w > 1 })
+	switch {
+	case p.CUDA == "" || world > largestEmulated || !p.Thorough && (first < 0 || world != worlds[first]):
+		return nil
+	case p.Thorough && world > 1:
+		return Schedules(world)
+	}
+	return Schedules(world)[1:]
+}
+
 // emulate runs a package on the machine, under each schedule, and wants the bits
 // that the ranks had on the CPU.
-func (o *Oracle) emulate(ctx context.Context, p Package, world int, m *emulated.Machine, want []*Record) error {
-	for _, schedule := range Schedules(world) {
+func (o *Oracle) emulate(ctx context.Context, p Package, world int, m *emulated.Machine, schedules []string, want []*Record) error {
+	for _, schedule := range schedules {
 		err := m.Use(schedule)
 		if err == nil {
 			err = o.emulateOnce(ctx, p, world, m, want)

@@ -115,9 +115,10 @@ func (d *driver) add(path string) {
 	d.list(path, driverPath+"/"+name, name, true, filepath.Join(d.dir, name))
 }
 
-// onEmulated says which packages run on emulated GPUs too: those of all samples,
-// and of one real model, whose head is tied.
-func onEmulated(path string) bool {
+// thorough says which packages run on emulated GPUs at every world size and under
+// every schedule: those of all samples, and of one real model, whose head is tied.
+// The other committed ones run there once, what else there is on the CPU only.
+func thorough(path string) bool {
 	return filepath.Base(filepath.Dir(path)) == "samples" || filepath.Base(path) == "gpt2.yaml"
 }
 
@@ -144,10 +145,11 @@ func numel(m *spec.Model) int64 {
 
 func (d *driver) list(specPath, importPath, name string, shrunk bool, folder string) {
 	d.imports = append(d.imports, importPath)
-	if !onEmulated(specPath) {
+	if _, committed := d.committed[name]; !committed && !thorough(specPath) {
 		folder = ""
 	}
-	fmt.Fprintf(&d.source, "\t\t{Spec: %q, Shrunk: %t, Open: conformance.Opener(%s.Open), Descriptor: %s.Descriptor, CUDA: %q},\n", specPath, shrunk, name, name, folder)
+	fmt.Fprintf(&d.source, "\t\t{Spec: %q, Shrunk: %t, Open: conformance.Opener(%s.Open), Descriptor: %s.Descriptor, CUDA: %q, Thorough: %t},\n",
+		specPath, shrunk, name, name, folder, thorough(specPath))
 }
 
 func (d *driver) generate(path string) {
