@@ -58,22 +58,22 @@ func (e entry) word() uint64 { return uint64(e.act)<<48 | uint64(e.model)<<32 | 
 
 func entryOf(word uint64) entry { return entry{act(word >> 48), uint16(word >> 32), uint32(word)} }
 
-// memory is how many acts a rank can tell others about when it finds that they
+// remembered is how many acts a rank can tell others about when it finds that they
 // did something else.
-const memory = 64
+const remembered = 64
 
 // history is what a rank has done. Its hash is the same on ranks that did the
 // same; it rides in the sums of a step.
 type history struct {
 	count   uint64
 	hash    uint64
-	entries [memory]uint64 // the last ones, by count mod memory
-	hashes  [memory]uint64 // after each of them
+	entries [remembered]uint64 // the last ones, by count mod remembered
+	hashes  [remembered]uint64 // after each of them
 }
 
 func (h *history) add(e entry) {
 	const odd = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio
-	at := h.count % memory
+	at := h.count % remembered
 	h.hash = (bits.RotateLeft64(h.hash, 23) ^ e.word()) * odd
 	h.entries[at], h.hashes[at] = e.word(), h.hash
 	h.count++
@@ -225,8 +225,8 @@ func historyOf(b []byte) *history {
 	h := &history{}
 	head := words(2)
 	h.count, h.hash = head[0], head[1]
-	copy(h.entries[:], words(memory))
-	copy(h.hashes[:], words(memory))
+	copy(h.entries[:], words(remembered))
+	copy(h.hashes[:], words(remembered))
 	return h
 }
 
@@ -234,8 +234,8 @@ func historyOf(b []byte) *history {
 // remember.
 func (m *Model) difference(first, other *history, rank int) string {
 	last := max(first.count, other.count)
-	for i := last - min(last, memory); i < last; i++ {
-		at := i % memory
+	for i := last - min(last, remembered); i < last; i++ {
+		at := i % remembered
 		switch {
 		case i >= first.count:
 			return fmt.Sprintf("rank %d did more, %s", rank, m.describe(entryOf(other.entries[at])))
@@ -247,7 +247,7 @@ func (m *Model) difference(first, other *history, rank int) string {
 			return fmt.Sprintf("rank 0 and rank %d differ in what is more than %d acts ago", rank, last-i)
 		}
 	}
-	return fmt.Sprintf("rank 0 and rank %d differ in what is more than %d acts ago", rank, memory)
+	return fmt.Sprintf("rank 0 and rank %d differ in what is more than %d acts ago", rank, remembered)
 }
 
 func (m *Model) contrast(a, b entry, rank int) string {

@@ -155,7 +155,7 @@ func TestADifferenceThatIsLongAgoIsStillFound(t *testing.T) {
 			} else if err := m.Freeze("h.0.w"); err != nil {
 				return err
 			}
-			for range 2 * memory {
+			for range 2 * remembered {
 				if err := m.ZeroGrad(); err != nil {
 					return err
 				}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/shardgen/shardgen/runtime/comm"
 	"github.com/shardgen/shardgen/runtime/device"
@@ -255,12 +256,16 @@ func (m *Model) leavePass() error {
 
 // drain waits until all streams have passed, or dropped, all work of this
 // model: they and the peers read and write the arenas until then. The
-// collectives' own deadline bounds it.
+// collectives' own deadline bounds it, and for the compute stream drainLimit.
 func (m *Model) drain() error {
-	ctx := context.Background()
-	err := m.synchronize(ctx)
+	err := m.synchronize(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
+	defer cancel()
 	return cmp.Or(err, m.compute.Synchronize(ctx, m.compute.Record()))
 }
+
+// drainLimit is how long a model that ends waits for the trainer's own kernels.
+const drainLimit = 30 * time.Second
 
 // misuse is the error of a call that the model's state does not allow.
 func (m *Model) misuse(operation, found, fix string) error {

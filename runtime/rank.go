@@ -49,7 +49,7 @@ func NewRank(c comm.Communicator, d device.Device) (*Rank, error) {
 }
 
 // messageBytes is the longest message that ranks exchange: a history.
-const messageBytes = 8 * (2 + 2*memory)
+const messageBytes = 8 * (2 + 2*remembered)
 
 // Close frees what NewRank took. Close its models first; a stream of the trainer's
 // is the trainer's to close.
@@ -93,6 +93,9 @@ func (r *Rank) Sum(ctx context.Context, what string, x []float64) error {
 	if ctx == nil {
 		return fmt.Errorf("sum of %s: the context is nil; pass context.Background()", what)
 	}
+	if r.scratch.Bytes() == 0 {
+		return &StateError{Operation: "sum", Subject: what, Found: fmt.Sprintf("rank %d is closed", r.comm.Rank()), Fix: "close a rank when nothing uses it any more"}
+	}
 	r.history.add(entry{act: actSum, detail: newDigest.texts([]string{what}).floats(float64(len(x))).detail()})
 	most := int(r.scratch.Bytes() / dtype.Float64.Bytes())
 	for more := true; more; more = len(x) > 0 { // once for no numbers too, as others may have some
@@ -114,9 +117,6 @@ func (r *Rank) Sum(ctx context.Context, what string, x []float64) error {
 // GPUs, also for collectives that wait for this rank. A failure ends the group:
 // the memory is only free when nobody uses it any more.
 func (r *Rank) through(ctx context.Context, b []byte, stream device.Stream, collective func(device.Memory)) error {
-	if int64(len(b)) > r.scratch.Bytes() {
-		return &StateError{Operation: "use", Subject: fmt.Sprintf("rank %d", r.comm.Rank()), Found: "it is closed", Fix: "close a rank when nothing uses it any more"}
-	}
 	mem := r.scratch.Slice(0, int64(len(b)))
 	if err := r.device.Write(ctx, mem, b); err != nil {
 		return err

@@ -291,3 +291,17 @@ func TestRunNamesTheRankWhereItBegan(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+func TestAClosedRankSumsNothing(t *testing.T) {
+	rank, err := NewRank(fake.New(0, 2), cpu.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rank.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var state *StateError
+	if err := rank.Sum(t.Context(), "losses", []float64{1}); !errors.As(err, &state) {
+		t.Errorf("error %v", err)
+	}
+}

@@ -686,19 +686,31 @@ func TestAStepThatWouldOverflowIsSkipped(t *testing.T) {
 }
 
 func TestAnUpdateThatFailsOnOneRankIsTold(t *testing.T) {
-	onBackends(t, func(t *testing.T, b *backend) {
-		err := b.runShort(2, trainable(2).descriptor(t), func(ctx context.Context, m *Model) error {
+	for name, end := range map[string]func() error{
+		"error": func() error { return errors.New("only here") },
+		"panic": func() error { panic("only here") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBackends(t, func(t *testing.T, b *backend) { updateFailsOnOne(t, b, end) })
+		})
+	}
+}
+
+func updateFailsOnOne(t *testing.T, b *backend, end func() error) {
+	err := b.runShort(2, trainable(2).descriptor(t), func(ctx context.Context, m *Model) error {
+		func() {
+			defer func() { _ = recover() }()
 			_ = m.Update(ctx, func(*Shards) error {
 				if m.rank.Rank() == 1 {
-					return errors.New("only here")
+					return end()
 				}
 				return nil
 			})
-			_, err := m.StepAdamW(ctx, optim.AdamW{})
-			return err
-		})
-		if err == nil || !strings.Contains(err.Error(), "rank 0 did Step, rank 1 an Update that failed") {
-			t.Errorf("error %v", err)
-		}
+		}()
+		_, err := m.StepAdamW(ctx, optim.AdamW{})
+		return err
 	})
+	if err == nil || !strings.Contains(err.Error(), "rank 0 did Step, rank 1 an Update that failed") {
+		t.Errorf("error %v", err)
+	}
 }

@@ -54,15 +54,21 @@ func (m *Model) Update(ctx context.Context, update func(*Shards) error) error {
 		return err
 	}
 	m.did(actUpdate, 0)
+	failed := true // also where update panics
+	defer func() {
+		if failed {
+			m.did(actFailedUpdate, 0)
+		}
+	}()
 	if err := m.agree(ctx, "an update"); err != nil {
 		return err
 	}
 	var refreshed error
 	err := m.show(ctx, "update", update, func() { refreshed = m.refreshAll(ctx) })
 	if err = cmp.Or(err, refreshed); err != nil {
-		m.did(actFailedUpdate, 0)
 		return err
 	}
+	failed = false
 	m.forgetGrads()
 	m.initialized = true
 	return nil

@@ -2,7 +2,6 @@ package cuemit
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -17,12 +16,7 @@ import (
 // needEmulator skips a test where there is no C++ compiler, except in CI.
 func needEmulator(t *testing.T) context.Context {
 	t.Helper()
-	if err := emu.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	emu.Require(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx

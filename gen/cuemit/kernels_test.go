@@ -2,13 +2,11 @@ package cuemit
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shardgen/shardgen/cudasrc"
 	"github.com/shardgen/shardgen/cudasrc/emu"
@@ -157,14 +155,7 @@ func TestHeadersHaveTheRuntimesVersion(t *testing.T) {
 
 // A package runs on the emulator, under a name that C++ keeps for itself.
 func TestEmittedKernelsRun(t *testing.T) {
-	if err := emu.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := needEmulator(t)
 	emitted := emit(t, planOf(t, "small.yaml", strings.Replace(small, "package: small", "package: class", 1)))
 	program, err := emu.Build(ctx, t.TempDir(), text(t, emitted, KernelsFile), emu.Options{Files: map[string]string{LayoutFile: text(t, emitted, LayoutFile)}})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardgen/shardgen/cudasrc/emu"
 	"github.com/shardgen/shardgen/generated/tiny"
 	"github.com/shardgen/shardgen/internal/emulated"
 	shard "github.com/shardgen/shardgen/runtime"
@@ -228,7 +229,7 @@ func slurmHost(t *testing.T) string {
 		return name
 	}
 	if _, local := net.LookupHost("localhost"); local != nil {
-		t.Skipf("this machine knows neither its own name nor localhost: %v, %v", err, local)
+		emu.Need(t, fmt.Errorf("this machine knows neither its own name nor localhost: %w, %w", err, local))
 	}
 	return "localhost"
 }

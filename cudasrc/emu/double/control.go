@@ -1,9 +1,11 @@
 package double
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/ebitengine/purego"
 )
@@ -79,8 +81,30 @@ func (l *Libraries) Check() []string {
 }
 
 // Reset forgets faults, counts and findings, and ends all contexts, queued work
-// and communicators, so that the next test starts anew. Settings stay.
-func (l *Libraries) Reset() { l.calls.reset() }
+// and communicators, so that the next test starts anew. Settings stay. Goroutines
+// that an abandoned start of a communicator left behind end by it; they are waited
+// for, because what they let go of must not be the next test's, and what they call
+// doesn't count.
+func (l *Libraries) Reset() {
+	l.calls.reset()
+	if AwaitAbandoned() {
+		l.calls.reset()
+	}
+}
+
+// AwaitAbandoned waits, at most ten seconds, until no goroutine is inside the start
+// of a communicator. It returns whether one was.
+func AwaitAbandoned() (any bool) {
+	stacks := make([]byte, 1<<20)
+	for range 10_000 {
+		if !bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("nccl.(*Communicator).meet")) {
+			return any
+		}
+		any = true
+		time.Sleep(time.Millisecond)
+	}
+	return any
+}
 
 // String says where the libraries are.
 func (l *Libraries) String() string { return fmt.Sprintf("%s, %s", l.CUDA, l.NCCL) }

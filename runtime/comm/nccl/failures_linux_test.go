@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardgen/shardgen/cudasrc/emu/double"
 	"github.com/shardgen/shardgen/runtime/comm"
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/device/cuda"
@@ -628,7 +629,7 @@ func TestAnAbandonedInitIsAbortedAlsoWhereTheDeviceIsClosed(t *testing.T) {
 	}
 	_, err = New(context.Background(), Options{Device: w.devices[1], Rank: 1, Size: 2, ID: id, Timeout: 100 * time.Millisecond})
 	wantWords(t, err, "connecting the ranks")
-	awaitAbandoned(t)
+	double.AwaitAbandoned()
 	if err := w.devices[1].Close(); err != nil {
 		t.Error(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -42,27 +41,9 @@ func libraries(t testing.TB) *double.Libraries {
 		t.Fatal(built.err)
 	}
 	built.libraries.Reset()
-	awaitAbandoned(t)
-	built.libraries.Reset() // their calls don't count
 	t.Setenv("SHARDGEN_LIBCUDA", built.libraries.CUDA)
 	t.Setenv(libraryVariable, built.libraries.NCCL)
 	return built.libraries
-}
-
-// awaitAbandoned waits for inits that an earlier test left behind, which Reset
-// ends: they let their contexts go, and that must not be one of the next test.
-func awaitAbandoned(t testing.TB) {
-	t.Helper()
-	stacks := make([]byte, 1<<20)
-	for start := time.Now(); ; time.Sleep(time.Millisecond) {
-		n := runtime.Stack(stacks, true)
-		if !bytes.Contains(stacks[:n], []byte("nccl.(*Communicator).meet")) {
-			return
-		}
-		if time.Since(start) > 10*time.Second {
-			t.Fatalf("an init does not end:\n%s", stacks[:n])
-		}
-	}
 }
 
 func fault(t testing.TB, l *double.Libraries, spec string) {
