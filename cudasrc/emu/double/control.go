@@ -87,23 +87,20 @@ func (l *Libraries) Check() []string {
 // doesn't count.
 func (l *Libraries) Reset() {
 	l.calls.reset()
-	if AwaitAbandoned() {
-		l.calls.reset()
-	}
+	AwaitAbandoned()
+	l.calls.reset() // also where they ended before the look
 }
 
 // AwaitAbandoned waits, at most ten seconds, until no goroutine is inside the start
-// of a communicator. It returns whether one was.
-func AwaitAbandoned() (any bool) {
+// of a communicator.
+func AwaitAbandoned() {
 	stacks := make([]byte, 1<<20)
 	for range 10_000 {
 		if !bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("nccl.(*Communicator).meet")) {
-			return any
+			return
 		}
-		any = true
 		time.Sleep(time.Millisecond)
 	}
-	return any
 }
 
 // String says where the libraries are.
