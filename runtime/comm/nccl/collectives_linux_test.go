@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -273,41 +272,6 @@ func TestMoreCollectivesThanTheRingHolds(t *testing.T) {
 		if p := (member{c}).Progress(0); p.Issued != warmUps+2*(ringLength+100) {
 			t.Errorf("progress %+v", p)
 		}
-	}
-}
-
-func TestNothingIsAllocatedInASteadyState(t *testing.T) {
-	limit := uint64(20) // of 1000 collectives: the Go runtime's own
-	if raced {
-		limit = 6000 // the detector makes pools forget what they hold, purego's too
-	}
-	libraries(t)
-	w := newWorld(t, 1, long)
-	c := w.ranks[0]
-	src, dst := memory(t, w.devices[0], make([]byte, 64)), memory(t, w.devices[0], make([]byte, 64))
-	round := func() {
-		c.AllGather("a", dst, src)
-		c.ReduceScatter("b", dst, src, dtype.Float32)
-		c.AllReduce("c", dst, dtype.Float64)
-		c.Broadcast("d", dst, 0)
-		c.Barrier("e")
-		_ = c.Synchronize(context.Background(), c.gather.Record())
-	}
-	for range 100 {
-		round()
-	}
-	var least uint64 = 1 << 30
-	for range 5 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		for range 200 {
-			round()
-		}
-		runtime.ReadMemStats(&after)
-		least = min(least, after.Mallocs-before.Mallocs)
-	}
-	if least > limit {
-		t.Errorf("%d allocations in 1000 collectives", least)
 	}
 }
 

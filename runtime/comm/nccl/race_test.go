@@ -1,6 +1,0 @@
-//go:build race
-
-package nccl
-
-// raced says that the race detector is on.
-const raced = true
