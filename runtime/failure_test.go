@@ -265,7 +265,7 @@ func TestAPassThatIsCancelledOnOneRankWaitsForTheOthersAGrace(t *testing.T) {
 }
 
 func TestAModelWhoseCollectiveFailedStaysFailed(t *testing.T) {
-	tm := testModel{worlds: []int64{2}, maxLive: 3, optimizer: layout.Optimizer{Masters: true, Moments: 2}, blocks: []testBlock{
+	tm := testModel{worlds: []int64{2}, maxLive: 3, optimizer: layout.Optimizer{Kind: layout.AdamW, Masters: true}, blocks: []testBlock{
 		{name: "a", params: []param{f32("a.w", 9)}}, {name: "b", params: []param{f32("b.w", 9)}}, {name: "c", params: []param{f32("c.w", 90)}},
 	}}
 	onBackends(t, func(t *testing.T, b *backend) {

@@ -320,7 +320,7 @@ func backwardOf(ctx context.Context, m *Model, g float32, kinds ...int) error {
 }
 
 func TestAParameterUsedInTheSecondMicroBatchOnlyAndOneNeverUsed(t *testing.T) {
-	tm := testModel{worlds: []int64{2}, optimizer: layout.Optimizer{Masters: true, Moments: 2}, blocks: []testBlock{
+	tm := testModel{worlds: []int64{2}, optimizer: layout.Optimizer{Kind: layout.AdamW, Masters: true}, blocks: []testBlock{
 		{name: "a", params: []param{bf16("a", 10)}}, {name: "b", params: []param{bf16("b", 3)}}, {name: "c", params: []param{bf16("c", 5)}},
 	}}
 	filled(t, 2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
@@ -350,7 +350,7 @@ func TestAParameterUsedInTheSecondMicroBatchOnlyAndOneNeverUsed(t *testing.T) {
 }
 
 func TestThawedParametersAreReducedInTheWireType(t *testing.T) {
-	tm := testModel{worlds: []int64{2}, optimizer: layout.Optimizer{Masters: true, Moments: 2}, blocks: []testBlock{{name: "a", params: []param{bf16("a", 10)}}}}
+	tm := testModel{worlds: []int64{2}, optimizer: layout.Optimizer{Kind: layout.AdamW, Masters: true}, blocks: []testBlock{{name: "a", params: []param{bf16("a", 10)}}}}
 	filled(t, 2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
 		if err := m.Freeze("a"); err != nil {
 			return err

@@ -132,7 +132,7 @@ func f32(name string, shape ...int64) param {
 
 // trainable is a model of three equal blocks with an optimizer.
 func trainable(worlds ...int64) testModel {
-	return testModel{worlds: worlds, optimizer: layout.Optimizer{Masters: true, Moments: 2}, blocks: []testBlock{
+	return testModel{worlds: worlds, optimizer: layout.Optimizer{Kind: layout.AdamW, Masters: true}, blocks: []testBlock{
 		{name: "h.{i}", count: 3, params: []param{f32("h.{i}.w", 9)}},
 	}}
 }

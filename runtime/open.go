@@ -16,7 +16,7 @@ import (
 type Options struct{}
 
 // arenas are a rank's allocations, by role and element type.
-type arenas [len(roleCount)][int(dtype.Bool) + 1]device.Memory
+type arenas [len(roleCount)][dtype.Count]device.Memory
 
 // roleCount has as many elements as there are roles.
 var roleCount [int(layout.Scratch) + 1]struct{}

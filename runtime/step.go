@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/shardgen/shardgen/runtime/device"
+	"github.com/shardgen/shardgen/runtime/layout"
 	"github.com/shardgen/shardgen/runtime/optim"
 )
 
@@ -25,7 +27,7 @@ type StepResult struct {
 func (m *Model) StepAdamW(ctx context.Context, o optim.AdamW) (StepResult, error) {
 	m.rank.mu.Lock()
 	defer m.rank.mu.Unlock()
-	invalid := errors.Join(o.Validate(), m.hasState("AdamW", 2))
+	invalid := errors.Join(o.Validate(), m.hasState("AdamW", layout.AdamW))
 	res, scale, err := m.beginStep(ctx, actStep, adamWDigest(o), invalid, o.LossScale, o.ClipNorm)
 	if err != nil || res.Skipped {
 		return res, err
@@ -41,11 +43,11 @@ func (m *Model) StepAdamW(ctx context.Context, o optim.AdamW) (StepResult, error
 func (m *Model) StepSGD(ctx context.Context, o optim.SGD) (StepResult, error) {
 	m.rank.mu.Lock()
 	defer m.rank.mu.Unlock()
-	moments := int64(0)
-	if o.Momentum != 0 {
-		moments = 1
+	state := m.hasState("SGD with momentum", layout.MomentumSGD)
+	if o.Momentum == 0 {
+		state = m.hasState("SGD", layout.SGD, layout.MomentumSGD)
 	}
-	invalid := errors.Join(o.Validate(), m.hasState("SGD", moments))
+	invalid := errors.Join(o.Validate(), state)
 	res, scale, err := m.beginStep(ctx, actStep, sgdDigest(o), invalid, o.LossScale, o.ClipNorm)
 	if err != nil || res.Skipped {
 		return res, err
@@ -69,11 +71,12 @@ func sgdDigest(o optim.SGD) digest {
 	return newDigest.floats(o.LR, o.Momentum, o.Dampening, o.WeightDecay, nesterov, o.ClipNorm, o.LossScale)
 }
 
-// hasState returns an error unless the plan keeps what an optimizer needs.
-func (m *Model) hasState(optimizer string, moments int64) error {
+// hasState returns an error unless the plan is for an optimizer of one of the
+// kinds, and keeps the masters that it needs.
+func (m *Model) hasState(optimizer string, kinds ...layout.OptimizerKind) error {
 	const fix = "set `optimizer` in the spec and generate again, or step with Update"
-	if has := m.descriptor.Layout.Optimizer.Moments; has < moments {
-		return fmt.Errorf("%s needs %d moments a parameter, the plan has %d; %s", optimizer, moments, has, fix)
+	if planned := m.descriptor.Layout.Optimizer.Kind; !slices.Contains(kinds, planned) {
+		return fmt.Errorf("a step of %s, but the plan's optimizer is %s; %s", optimizer, planned, fix)
 	}
 	for i := range m.buckets {
 		b := &m.buckets[i]

@@ -17,7 +17,7 @@ import (
 
 func TestStepIsTheSameAtEveryWorldSize(t *testing.T) {
 	normal := &random.Distribution{Kind: random.Normal, Std: 1}
-	tm := testModel{worlds: []int64{1, 2, 4}, optimizer: layout.Optimizer{Masters: true, Moments: 2}, blocks: []testBlock{
+	tm := testModel{worlds: []int64{1, 2, 4}, optimizer: layout.Optimizer{Kind: layout.AdamW, Masters: true}, blocks: []testBlock{
 		{name: "b", params: []param{
 			{name: "w", shape: []int64{33}, dtype: dtype.Float32, init: normal},
 			{name: "plain", shape: []int64{5}, dtype: dtype.Float32, plain: true, init: normal},
@@ -100,7 +100,7 @@ func dump(ctx context.Context, m *Model) (string, error) {
 }
 
 func TestANaNOnOneRankSkipsTheStepOnAll(t *testing.T) {
-	tm := testModel{worlds: []int64{3}, optimizer: layout.Optimizer{Masters: true, Moments: 2}, blocks: []testBlock{{name: "b", params: []param{f32("w", 7), f32("unused", 3)}}}}
+	tm := testModel{worlds: []int64{3}, optimizer: layout.Optimizer{Kind: layout.AdamW, Masters: true}, blocks: []testBlock{{name: "b", params: []param{f32("w", 7), f32("unused", 3)}}}}
 	mustRun(t, 3, tm.descriptor(t), func(ctx context.Context, m *Model) error {
 		if err := fill(ctx, m); err != nil {
 			return err
@@ -124,7 +124,7 @@ func TestANaNOnOneRankSkipsTheStepOnAll(t *testing.T) {
 }
 
 func TestFrozenParametersStayAndThawWithTheirState(t *testing.T) {
-	tm := testModel{worlds: []int64{2}, optimizer: layout.Optimizer{Masters: true, Moments: 2}, blocks: []testBlock{{name: "b", params: []param{f32("w", 7), f32("unused", 3)}}}}
+	tm := testModel{worlds: []int64{2}, optimizer: layout.Optimizer{Kind: layout.AdamW, Masters: true}, blocks: []testBlock{{name: "b", params: []param{f32("w", 7), f32("unused", 3)}}}}
 	mustRun(t, 2, tm.descriptor(t), func(ctx context.Context, m *Model) error {
 		if err := fill(ctx, m); err != nil {
 			return err
@@ -237,12 +237,16 @@ func TestStepsThatThePlanHasNoStateForAreRefused(t *testing.T) {
 		step  func(context.Context, *Model) error
 		words string // empty: it works
 	}{
-		"adamw without moments":   {layout.Optimizer{Masters: true}, bf16("w", 9), adamw, "AdamW needs 2 moments a parameter, the plan has 0"},
-		"adamw with one":          {layout.Optimizer{Masters: true, Moments: 1}, bf16("w", 9), adamw, "the plan has 1"},
-		"bf16 without masters":    {layout.Optimizer{Moments: 2}, bf16("w", 9), adamw, "needs masters of b/bf16, which is bf16"},
-		"f32 without masters":     {layout.Optimizer{Moments: 2}, f32("w", 9), adamw, ""},
-		"momentum without buffer": {layout.Optimizer{Masters: true}, bf16("w", 9), sgd(0.9), "SGD needs 1 moments a parameter, the plan has 0"},
-		"sgd without momentum":    {layout.Optimizer{Masters: true}, bf16("w", 9), sgd(0), ""},
+		"adamw without a plan":    {layout.Optimizer{}, f32("w", 9), adamw, "a step of AdamW, but the plan's optimizer is none"},
+		"adamw instead of sgd":    {layout.Optimizer{Kind: layout.SGD, Masters: true}, bf16("w", 9), adamw, "the plan's optimizer is sgd"},
+		"adamw instead of moment": {layout.Optimizer{Kind: layout.MomentumSGD, Masters: true}, bf16("w", 9), adamw, "the plan's optimizer is sgd with momentum"},
+		"sgd instead of adamw":    {layout.Optimizer{Kind: layout.AdamW, Masters: true}, bf16("w", 9), sgd(0), "a step of SGD, but the plan's optimizer is adamw"},
+		"sgd without a plan":      {layout.Optimizer{}, f32("w", 9), sgd(0), "a step of SGD, but the plan's optimizer is none"},
+		"bf16 without masters":    {layout.Optimizer{Kind: layout.AdamW}, bf16("w", 9), adamw, "needs masters of b/bf16, which is bf16"},
+		"f32 without masters":     {layout.Optimizer{Kind: layout.AdamW}, f32("w", 9), adamw, ""},
+		"momentum without buffer": {layout.Optimizer{Kind: layout.SGD, Masters: true}, bf16("w", 9), sgd(0.9), "a step of SGD with momentum, but the plan's optimizer is sgd"},
+		"sgd without momentum":    {layout.Optimizer{Kind: layout.SGD, Masters: true}, bf16("w", 9), sgd(0), ""},
+		"no use of the buffer":    {layout.Optimizer{Kind: layout.MomentumSGD, Masters: true}, bf16("w", 9), sgd(0), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tm := testModel{worlds: []int64{2}, optimizer: c.plan, blocks: []testBlock{{name: "b", params: []param{c.param}}}}
@@ -352,7 +356,7 @@ func TestNilContextsAndFunctionsAreRefused(t *testing.T) {
 
 func TestAFailedUpdateLeavesMastersAndCopiesAlike(t *testing.T) {
 	boom := errors.New("boom")
-	tm := testModel{worlds: []int64{2}, optimizer: layout.Optimizer{Masters: true, Moments: 2}, blocks: []testBlock{{name: "b", params: []param{bf16("w", 40)}}}}
+	tm := testModel{worlds: []int64{2}, optimizer: layout.Optimizer{Kind: layout.AdamW, Masters: true}, blocks: []testBlock{{name: "b", params: []param{bf16("w", 40)}}}}
 	for name, end := range map[string]func() error{"error": func() error { return boom }, "panic": func() error { panic(boom) }} {
 		t.Run(name, func(t *testing.T) {
 			filled(t, 2, tm.descriptor(t), func(ctx context.Context, m *Model) (err error) {
@@ -473,7 +477,7 @@ func TestPatternsThatMatchNothingFreezeNothing(t *testing.T) {
 // stepped returns the values of w after the steps, on one rank.
 func stepped(t *testing.T, steps func(context.Context, *Model) error) []float32 {
 	t.Helper()
-	tm := testModel{worlds: []int64{1}, optimizer: layout.Optimizer{Masters: true, Moments: 2}, blocks: []testBlock{{name: "b", params: []param{f32("w", 7), f32("unused", 3)}}}}
+	tm := testModel{worlds: []int64{1}, optimizer: layout.Optimizer{Kind: layout.AdamW, Masters: true}, blocks: []testBlock{{name: "b", params: []param{f32("w", 7), f32("unused", 3)}}}}
 	var out []float32
 	mustRun(t, 1, tm.descriptor(t), func(ctx context.Context, m *Model) error {
 		if err := fill(ctx, m); err != nil {

@@ -5,12 +5,15 @@
 // Constants are named after the Go names that the plan gives to kinds and
 // fields, with the kind's first letter in lower case:
 //
-//	h_bf16_unit, h_bf16_end, h_bf16_shard_world8: a bucket of kind H
+//	h_bf16_unit, h_bf16_end, h_bf16_shard: a bucket of kind H
 //	embed_shared_Wte_unit and so on: the bucket of a shared parameter
 //	h_numel_Mlp, h_start_Mlp: a parameter
-//	h_position, h_gradientBytes_world8: a kind
-//	h_bf16_shardOffset_world8, h_bf16_masterFirst_world8, h_mastersF32Stride_world8:
-//	where a part of a bucket lies
+//	h_position, h_gradientBytes: a kind
+//	h_bf16_shardOffset, h_bf16_masterFirst, h_mastersF32Stride: where a part of a
+//	bucket lies
+//
+// A constant that depends on the world size is a member of World<8> in CUDA; Go
+// has one for each size, h_bf16_shard_world8.
 //
 // Such names never meet: behind the first word, no word of a plan's name is a
 // Go word in lower case alone or one that begins so, so numel, start, shared,
@@ -29,6 +32,61 @@ import (
 	"github.com/shardgen/shardgen/runtime/layout"
 )
 
+// Name is the name of a constant.
+type Name struct {
+	base     string
+	PerWorld bool // it has a value for each world size
+}
+
+// String is the name in CUDA, where a constant that depends on the world size is
+// a member of World<N>.
+func (n Name) String() string { return n.base }
+
+// Go is the name in Go, at a world size where it depends on that: shardBytes
+// becomes shardBytesWorld8, h_shard becomes h_shard_world8.
+func (n Name) Go(ranks int64) string {
+	switch {
+	case !n.PerWorld:
+		return n.base
+	case n == World():
+		return fmt.Sprintf("world%d", ranks)
+	case strings.Contains(n.base, "_"):
+		return fmt.Sprintf("%s_world%d", n.base, ranks)
+	}
+	return fmt.Sprintf("%sWorld%d", n.base, ranks)
+}
+
+// OfModel names a constant of the whole model.
+func OfModel(what string) Name { return Name{base: what} }
+
+// OfWorld names a constant of the whole model that depends on the world size.
+func OfWorld(what string) Name { return Name{base: what, PerWorld: true} }
+
+// World names the world size.
+func World() Name { return OfWorld("world") }
+
+// Rest names the bytes that a rank has between passes.
+func Rest() Name { return OfWorld("restBytes") }
+
+// Peak names the bytes of all that a rank allocates.
+func Peak() Name { return OfWorld("peakBytes") }
+
+// Arena names the bytes of an arena: shardsBf16Bytes, slotsBytes.
+func Arena(a layout.Arena) Name { return OfWorld(arenaName(a) + "Bytes") }
+
+// arenaName joins the words of an arena's role and its type.
+func arenaName(a layout.Arena) string {
+	words := strings.Fields(a.Role.String())
+	if a.DType != dtype.Invalid {
+		words = append(words, a.DType.String())
+	}
+	name := words[0]
+	for _, w := range words[1:] {
+		name += strings.ToUpper(w[:1]) + w[1:]
+	}
+	return name
+}
+
 // Bucket has the names of the constants of one bucket.
 type Bucket struct {
 	prefix string
@@ -36,18 +94,16 @@ type Bucket struct {
 }
 
 // Param has the names of the constants of one parameter.
-type Param struct{ Numel, Start string }
+type Param struct{ Numel, Start Name }
 
 // Unit names the bucket's unit, in elements.
-func (b *Bucket) Unit() string { return b.prefix + "_unit" }
+func (b *Bucket) Unit() Name { return Name{base: b.prefix + "_unit"} }
 
 // End names the bucket's end, in elements.
-func (b *Bucket) End() string { return b.prefix + "_end" }
+func (b *Bucket) End() Name { return Name{base: b.prefix + "_end"} }
 
 // Shard names the elements that each of the ranks owns.
-func (b *Bucket) Shard(ranks int64) string {
-	return fmt.Sprintf("%s_shard_world%d", b.prefix, ranks)
-}
+func (b *Bucket) Shard() Name { return b.of("shard", "") }
 
 // Part is something that a rank keeps of a bucket, or of its copy.
 type Part string
@@ -66,77 +122,37 @@ const (
 
 // Offset names where a part lies: a constant, or a function of the instance of
 // a repeated kind.
-func (b *Bucket) Offset(part Part, ranks int64) string { return b.of(part, "Offset", ranks) }
+func (b *Bucket) Offset(part Part) Name { return b.of(part, "Offset") }
 
 // First names where a part of a repeated kind's first instance lies.
-func (b *Bucket) First(part Part, ranks int64) string { return b.of(part, "First", ranks) }
+func (b *Bucket) First(part Part) Name { return b.of(part, "First") }
 
 // Gathered names the bytes of the gathered bucket.
-func (b *Bucket) Gathered(ranks int64) string { return b.of("gathered", "Bytes", ranks) }
+func (b *Bucket) Gathered() Name { return b.of("gathered", "Bytes") }
 
-func (b *Bucket) of(part Part, what string, ranks int64) string {
-	return fmt.Sprintf("%s_%s%s_world%d", b.prefix, part, what, ranks)
+func (b *Bucket) of(part Part, what string) Name {
+	return OfWorld(b.prefix + "_" + string(part) + what)
 }
 
 // Kind has the names of the constants of a block kind.
 type Kind struct{ prefix string }
 
 // Position names the place of the kind's first block in the order of blocks.
-func (k Kind) Position() string { return k.prefix + "_position" }
+func (k Kind) Position() Name { return Name{base: k.prefix + "_position"} }
 
 // Stride names the bytes from one instance of a kind to the next in an arena.
-func (k Kind) Stride(a layout.Arena, ranks int64) string {
-	return fmt.Sprintf("%s_%sStride_world%d", k.prefix, arenaName(a), ranks)
+func (k Kind) Stride(a layout.Arena) Name {
+	return OfWorld(k.prefix + "_" + arenaName(a) + "Stride")
 }
 
 // GradBytes names the bytes of a block's full gradients.
-func (k Kind) GradBytes(ranks int64) string {
-	return fmt.Sprintf("%s_gradientBytes_world%d", k.prefix, ranks)
-}
+func (k Kind) GradBytes() Name { return OfWorld(k.prefix + "_gradientBytes") }
 
 // SharedGrad names where a block's gradient of a shared bucket lies in a gradient
 // buffer.
-func (k Kind) SharedGrad(shared *Bucket, ranks int64) string {
-	return fmt.Sprintf("%s_gradientOffset_%s_world%d", k.prefix, shared.prefix, ranks)
+func (k Kind) SharedGrad(shared *Bucket) Name {
+	return OfWorld(k.prefix + "_gradientOffset_" + shared.prefix)
 }
-
-// OfWorld names a constant of the whole model at one world size, of which what
-// begins in lower case: slotBytes becomes slotBytesWorld8.
-func OfWorld(what string, ranks int64) string { return fmt.Sprintf("%sWorld%d", what, ranks) }
-
-// StartFormula says, for a comment, where the parameter at index i starts; at
-// the number of parameters, where the bucket ends.
-func (b *Bucket) StartFormula(i int) string {
-	if i == 0 {
-		return "the bucket's start"
-	}
-	return fmt.Sprintf("roundup(%s + %s, unit)", b.Params[i-1].Start, b.Params[i-1].Numel)
-}
-
-// Arena names the bytes of an arena: shardsBf16BytesWorld8, slotsBytesWorld8.
-func Arena(a layout.Arena, ranks int64) string { return OfWorld(arenaName(a)+"Bytes", ranks) }
-
-// arenaName joins the words of an arena's role and its type.
-func arenaName(a layout.Arena) string {
-	words := strings.Fields(a.Role.String())
-	if a.DType != dtype.Invalid {
-		words = append(words, a.DType.String())
-	}
-	name := words[0]
-	for _, w := range words[1:] {
-		name += strings.ToUpper(w[:1]) + w[1:]
-	}
-	return name
-}
-
-// World names the constant of a world size.
-func World(ranks int64) string { return fmt.Sprintf("world%d", ranks) }
-
-// Rest names the bytes that a rank has between passes.
-func Rest(ranks int64) string { return OfWorld("restBytes", ranks) }
-
-// Peak names the bytes of all that a rank allocates.
-func Peak(ranks int64) string { return OfWorld("peakBytes", ranks) }
 
 // Names holds the constants' names of all buckets.
 type Names struct {
@@ -177,22 +193,25 @@ func (n *Names) Of(kind int, at plan.Ref) *Bucket {
 	return &n.Own[kind][at.Bucket]
 }
 
+// RepeatFirst names the first index of a repeated kind.
+func (n *Names) RepeatFirst(kind int) Name { return OfModel(n.plan.Kinds[kind].GoName + "First") }
+
+// RepeatLen names how often a repeated kind is there.
+func (n *Names) RepeatLen(kind int) Name { return OfModel(n.plan.Kinds[kind].GoName + "Len") }
+
+// Shared is the kind of shared buckets, which belong to none.
+const Shared = -1
+
 // EachBucket visits own buckets of kinds in order, then the shared ones.
-// instances names the constant of how often a repeated kind is there, and is
-// empty for any other.
-func (n *Names) EachBucket(visit func(b *layout.Bucket, n *Bucket, instances string)) {
+func (n *Names) EachBucket(visit func(kind int, b *layout.Bucket, n *Bucket)) {
 	m := n.plan.Layout
 	for k := range m.Kinds {
-		instances := ""
-		if m.Kinds[k].Var != "" {
-			instances = n.plan.Kinds[k].GoName + "Len"
-		}
 		for b := range m.Kinds[k].Buckets {
-			visit(&m.Kinds[k].Buckets[b], &n.Own[k][b], instances)
+			visit(k, &m.Kinds[k].Buckets[b], &n.Own[k][b])
 		}
 	}
 	for s := range m.Shared {
-		visit(&m.Shared[s], &n.Shared[s], "")
+		visit(Shared, &m.Shared[s], &n.Shared[s])
 	}
 }
 
@@ -231,11 +250,11 @@ func (n *Names) nameField(kind int, f *plan.Field) error {
 	}
 	bucket := n.Of(kind, f.At)
 	param := &bucket.Params[f.At.Param]
-	if param.Numel != "" {
+	if param.Numel != (Name{}) {
 		return fmt.Errorf("parameter %s: its place in the plan has two owners", output.Printable(f.Name))
 	}
 	prefix := lowerFirst(n.plan.Kinds[kind].GoName)
-	param.Numel, param.Start = prefix+"_numel_"+f.GoName, prefix+"_start_"+f.GoName
+	param.Numel, param.Start = OfModel(prefix+"_numel_"+f.GoName), OfModel(prefix+"_start_"+f.GoName)
 	if f.At.Shared && bucket.prefix == "" {
 		bucket.prefix = prefix + "_shared_" + f.GoName
 	}
@@ -266,7 +285,7 @@ func (n *Names) complete() error {
 func owned(list []Bucket, buckets []layout.Bucket) error {
 	for b := range list {
 		for i := range list[b].Params {
-			if list[b].Params[i].Numel == "" {
+			if list[b].Params[i].Numel == (Name{}) {
 				return fmt.Errorf("parameter %s: no block of the plan owns it", output.Printable(buckets[b].Params[i].Name))
 			}
 		}

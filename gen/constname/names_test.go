@@ -46,47 +46,50 @@ func TestConstantsAreNamedAfterKindsTypesAndFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	n.EachBucket(func(b *layout.Bucket, n *Bucket, instances string) {
-		got = append(got, n.Unit(), n.End(), n.Shard(8), instances, n.StartFormula(0), n.StartFormula(1))
+	n.EachBucket(func(kind int, b *layout.Bucket, n *Bucket) {
+		got = append(got, n.Unit().String(), n.End().String(), n.Shard().String())
 		for _, p := range n.Params {
-			got = append(got, p.Numel, p.Start)
+			got = append(got, p.Numel.String(), p.Start.String())
 		}
 	})
 	for _, want := range []string{
-		"h_bf16_unit", "h_bf16_end", "h_bf16_shard_world8", "HLen", "h_numel_Mlp", "h_start_Mlp",
+		"h_bf16_unit", "h_bf16_end", "h_bf16_shard", "h_numel_Mlp", "h_start_Mlp",
 		"h_bf16frozen_unit", "h_numel_Position", "h_i16_unit", "h_start_Mask",
 		"embed_shared_Wte_unit", "embed_numel_Wte",
-		"the bucket's start", "roundup(h_start_Mlp + h_numel_Mlp, unit)",
 	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("%s is not among %q", want, got)
 		}
 	}
-	if !slices.Contains(got, "") || slices.Contains(got, "EmbedLen") {
-		t.Errorf("only repeated kinds have a constant for their instances: %q", got)
-	}
 }
 
-func TestPlacesAreNamedAfterPartAndWorld(t *testing.T) {
+func TestPlacesAreNamedAfterPartAndInGoAfterTheWorld(t *testing.T) {
 	n, err := New(planned(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	h, embed := &n.Own[1][0], &n.Shared[0]
-	for _, c := range []struct{ got, want string }{
-		{h.Offset(ShardPart, 8), "h_bf16_shardOffset_world8"},
-		{h.First(MasterPart, 8), "h_bf16_masterFirst_world8"},
-		{h.Gathered(1), "h_bf16_gatheredBytes_world1"},
-		{embed.Offset(GradShardPart, 8), "embed_shared_Wte_gradientShardOffset_world8"},
-		{n.Kinds[1].Position(), "h_position"},
-		{n.Kinds[1].GradBytes(8), "h_gradientBytes_world8"},
-		{n.Kinds[1].SharedGrad(embed, 8), "h_gradientOffset_embed_shared_Wte_world8"},
-		{n.Kinds[1].Stride(layout.Arena{Role: layout.GradShards, DType: dtype.Float32}, 8), "h_gradientShardsF32Stride_world8"},
-		{Arena(layout.Arena{Role: layout.GradBuffers}, 8), "gradientBuffersBytesWorld8"},
-		{OfWorld("slotBytes", 8), "slotBytesWorld8"},
+	for _, c := range []struct {
+		name      Name
+		cuda, go8 string
+	}{
+		{n.RepeatFirst(1), "HFirst", "HFirst"},
+		{n.RepeatLen(1), "HLen", "HLen"},
+		{n.Kinds[1].Position(), "h_position", "h_position"},
+		{World(), "world", "world8"},
+		{Rest(), "restBytes", "restBytesWorld8"},
+		{Arena(layout.Arena{Role: layout.GradBuffers}), "gradientBuffersBytes", "gradientBuffersBytesWorld8"},
+		{h.Shard(), "h_bf16_shard", "h_bf16_shard_world8"},
+		{h.Offset(ShardPart), "h_bf16_shardOffset", "h_bf16_shardOffset_world8"},
+		{h.First(MasterPart), "h_bf16_masterFirst", "h_bf16_masterFirst_world8"},
+		{h.Gathered(), "h_bf16_gatheredBytes", "h_bf16_gatheredBytes_world8"},
+		{embed.Offset(GradShardPart), "embed_shared_Wte_gradientShardOffset", "embed_shared_Wte_gradientShardOffset_world8"},
+		{n.Kinds[1].GradBytes(), "h_gradientBytes", "h_gradientBytes_world8"},
+		{n.Kinds[1].SharedGrad(embed), "h_gradientOffset_embed_shared_Wte", "h_gradientOffset_embed_shared_Wte_world8"},
+		{n.Kinds[1].Stride(layout.Arena{Role: layout.GradShards, DType: dtype.Float32}), "h_gradientShardsF32Stride", "h_gradientShardsF32Stride_world8"},
 	} {
-		if c.got != c.want {
-			t.Errorf("%s, want %s", c.got, c.want)
+		if c.name.String() != c.cuda || c.name.Go(8) != c.go8 {
+			t.Errorf("%s and %s, want %s and %s", c.name, c.name.Go(8), c.cuda, c.go8)
 		}
 	}
 }
@@ -96,7 +99,7 @@ func TestBucketsOfOneTypeAreCounted(t *testing.T) {
 	list := make([]Bucket, 3)
 	nameBuckets(list, []layout.Bucket{bucket, bucket, bucket}, "h")
 	for i, want := range []string{"h_bf16_unit", "h_bf16n2_unit", "h_bf16n3_unit"} {
-		if got := list[i].Unit(); got != want {
+		if got := list[i].Unit().String(); got != want {
 			t.Errorf("bucket %d has %s, want %s", i, got, want)
 		}
 	}

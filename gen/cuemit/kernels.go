@@ -112,7 +112,8 @@ func (e *emitter) fieldRule(k *Kernel, f Field) rule {
 	if f.name == alignField {
 		keys = "shard.align_bytes"
 	}
-	return e.rule(condition, keys, fmt.Sprintf("%s of %s is %s", f.name, k.Name, f.value))
+	text := literal(fmt.Sprintf("%s: %s of %s is %s; if not, run ", keys, f.name, k.Name, f.value))
+	return rule{condition, text[:len(text)-1] + e.common.Command + `"`}
 }
 
 const alignField = "kAlignBytes"

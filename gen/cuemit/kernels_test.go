@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -193,6 +194,23 @@ func TestAPlanThatContradictsItselfIsAnError(t *testing.T) {
 		c.breakIt(p)
 		if _, err := Package(p); err == nil || err.Error() != c.want {
 			t.Errorf("%s: error %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// Kernels know floats by their types, all else by its bytes.
+func TestEveryFloatTypeHasItsNameInTheHeaders(t *testing.T) {
+	header, err := cudasrc.Headers.ReadFile("shardgen/dtype.cuh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range dtype.All() {
+		name, found := cuda[d]
+		if found != d.IsFloat() {
+			t.Errorf("%s is called %q", d, name)
+		}
+		if defined := regexp.MustCompile(`(?m)^(struct|using) ` + name + ` `); found && !defined.Match(header) {
+			t.Errorf("dtype.cuh has no %s for %s", name, d)
 		}
 	}
 }

@@ -65,11 +65,11 @@ func TestEveryLaunchOfTheRuntimeHasADescribedKernelAndNoOther(t *testing.T) {
 func TestTheLayoutTellsTheOptimizer(t *testing.T) {
 	eachSpec(t, func(name string, p *plan.Plan) {
 		o := p.Layout.Optimizer
-		told := map[layout.Optimizer]spec.OptimizerKind{
-			{}: spec.OptimizerNone, {Masters: true}: spec.OptimizerSGD, {Masters: true, Moments: 1}: spec.OptimizerSGD, {Masters: true, Moments: 2}: spec.OptimizerAdamW,
+		told := map[layout.OptimizerKind]spec.OptimizerKind{
+			layout.NoOptimizer: spec.OptimizerNone, layout.SGD: spec.OptimizerSGD, layout.MomentumSGD: spec.OptimizerSGD, layout.AdamW: spec.OptimizerAdamW,
 		}
-		if kind, found := told[o]; !found || kind != p.Spec.Optimizer.Kind.V {
-			t.Errorf("%s: the layout's %+v tells %v, the spec says %v", name, o, kind, p.Spec.Optimizer.Kind.V)
+		if kind := told[o.Kind]; kind != p.Spec.Optimizer.Kind.V || (o.Kind == layout.MomentumSGD) != p.Spec.Optimizer.Momentum.V {
+			t.Errorf("%s: the layout's %v tells %v, the spec says %v, momentum %v", name, o.Kind, kind, p.Spec.Optimizer.Kind.V, p.Spec.Optimizer.Momentum.V)
 		}
 	})
 }

@@ -11,19 +11,32 @@ import (
 	"testing"
 
 	"github.com/shardgen/shardgen/cudasrc/emu"
+	"github.com/shardgen/shardgen/gen/constname"
 	"github.com/shardgen/shardgen/gen/goemit"
 	"github.com/shardgen/shardgen/gen/output"
+	"github.com/shardgen/shardgen/gen/plan"
 )
 
 var (
-	cudaConstant = regexp.MustCompile(`(?m)^constexpr long long (\w+) = (\d+);`)
+	cudaConstant = regexp.MustCompile(`(?m)^ *(?:static )?constexpr long long (\w+) = (?:at<N>\(([\d, ]+)\)|(\d+));`)
 	goConstant   = regexp.MustCompile(`(?m)^\t(\w+) +(?:int64 +)?= (\d+)(?: +//.*)?$`)
 )
 
-func constants(form *regexp.Regexp, text string) map[string]string {
+// cudaConstants returns the values of constants by their Go names.
+func cudaConstants(p *plan.Plan, header string) map[string]string {
+	fixed, members, _ := strings.Cut(header, "struct World {")
 	found := map[string]string{}
-	for _, m := range form.FindAllStringSubmatch(text, -1) {
-		found[m[1]] = m[2]
+	for _, m := range cudaConstant.FindAllStringSubmatch(fixed, -1) {
+		found[m[1]] = m[3]
+	}
+	for _, m := range cudaConstant.FindAllStringSubmatch(members, -1) {
+		values := strings.Split(m[2], ", ")
+		for w, ranks := range p.Layout.Worlds {
+			name := constname.OfWorld(m[1]).Go(ranks)
+			if found[name] = m[3]; m[2] != "" {
+				found[name] = values[w]
+			}
+		}
 	}
 	return found
 }
@@ -36,14 +49,14 @@ func TestConstantsOfTheGoPackageAreAmongTheHeaders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := constants(goConstant, text(t, emitted, "zz_layout.go"))
-		got := constants(cudaConstant, text(t, emit(t, p), LayoutFile))
+		want := goConstant.FindAllStringSubmatch(text(t, emitted, "zz_layout.go"), -1)
+		got := cudaConstants(p, text(t, emit(t, p), LayoutFile))
 		if len(want) < 10 || len(got) <= len(want) {
 			t.Errorf("%s: %d constants, the Go package has %d", name, len(got), len(want))
 		}
-		for constant, value := range want {
-			if got[constant] != value {
-				t.Errorf("%s: %s is %q, in the Go package %s", name, constant, got[constant], value)
+		for _, constant := range want {
+			if got[constant[1]] != constant[2] {
+				t.Errorf("%s: %s is %q, in the Go package %s", name, constant[1], got[constant[1]], constant[2])
 			}
 		}
 	}
@@ -129,13 +142,13 @@ var free = regexp.MustCompile(`^prefetch$`)
 // What has no rules is left out, to give the compiler less to read.
 var (
 	comments = regexp.MustCompile(` *// .*\n`)
-	visitors = regexp.MustCompile(`(?s)template <class Visit>\n.*?\n}`)
+	visitors = regexp.MustCompile(`(?s)  template <class Visit>\n.*?\n  }`)
 )
 
 // TestAChangedConstantStopsTheCompilerWithTheRule puts every mutation into one
 // unit, each in a namespace of its own.
 func TestAChangedConstantStopsTheCompilerWithTheRule(t *testing.T) {
-	header := text(t, emit(t, planOf(t, "slotted.yaml", strings.Replace(slotted, "[1, 3]", "3", 1))), LayoutFile)
+	header := text(t, emit(t, planOf(t, "slotted.yaml", slotted)), LayoutFile)
 	found := cudaConstant.FindAllStringSubmatch(header, -1)
 	if len(found) < 120 {
 		t.Fatalf("only %d constants found", len(found))
@@ -145,14 +158,11 @@ func TestAChangedConstantStopsTheCompilerWithTheRule(t *testing.T) {
 	unit.WriteString("#define SHARDGEN_FUNCTION constexpr\n")
 	var mutants []string
 	for _, c := range found {
-		value, err := strconv.ParseInt(c[2], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, other := range []int64{value + 1, value - 1} {
-			name := c[1] + "=" + strconv.FormatInt(other, 10)
+		for _, by := range []int64{1, -1} {
+			changed, other := changeLast(t, c[0], by)
+			name := c[1] + "=" + other
 			unit.WriteString("namespace mutant" + strconv.Itoa(len(mutants)) + " {\n#line 1 \"" + name + "\"\n")
-			unit.WriteString(strings.Replace(rules, c[0], "constexpr long long "+c[1]+" = "+strconv.FormatInt(other, 10)+";", 1))
+			unit.WriteString(strings.Replace(rules, c[0], changed, 1))
 			unit.WriteString("}\n")
 			mutants = append(mutants, name)
 		}
@@ -166,6 +176,21 @@ func TestAChangedConstantStopsTheCompilerWithTheRule(t *testing.T) {
 		t.Fatal("all mutants compile")
 	}
 	checkMutants(t, mutants, string(out))
+}
+
+var lastNumber = regexp.MustCompile(`\d+(\)?;)$`)
+
+// changeLast changes the value of a definition, of those that depend on the world
+// size the last.
+func changeLast(t *testing.T, definition string, by int64) (changed, value string) {
+	t.Helper()
+	at := lastNumber.FindStringSubmatchIndex(definition)
+	n, err := strconv.ParseInt(definition[at[0]:at[2]], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value = strconv.FormatInt(n+by, 10)
+	return definition[:at[0]] + value + definition[at[2]:], value
 }
 
 // An error is in the file that is named after the mutant, and its message is a
@@ -201,17 +226,31 @@ func checkMutants(t *testing.T, mutants []string, out string) {
 	}
 }
 
+func TestAWorldSizeThatIsNotListedStopsTheCompilerWithTheRule(t *testing.T) {
+	folder := t.TempDir()
+	header := text(t, emit(t, planOf(t, "slotted.yaml", slotted)), LayoutFile)
+	for name, content := range map[string]string{LayoutFile: header, "main.cc": "#include \"" + LayoutFile + "\"\nconstexpr long long bytes = shardgen::models::slotted::World<2>::restBytes;\n"} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := gxx(t, filepath.Join(folder, "main.cc")).CombinedOutput()
+	if want := "topology.world: a world size is one of 1, 3, and the one that is named"; err == nil || !strings.Contains(string(out), want) {
+		t.Errorf("error %v, want %q:\n%.2000s", err, want, out)
+	}
+}
+
 func TestEveryConstantSaysUnitAndSource(t *testing.T) {
 	header := text(t, emit(t, planFile(t, "samples/tiny.yaml")), LayoutFile)
 	for _, want := range []string{
 		"alignBytes = 64;  // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes\n",
-		"h_numel_Mlp = 976;  // elements; 16*61; shape of h.{i}.mlp.weight in blocks.params\n",
-		"h_start_Mlp_Bias = 992;  // elements; roundup(h_start_Mlp + h_numel_Mlp, unit)\n",
-		"h_bf16_shard_world4 = 288;  // elements of each rank; roundup(ceil(end/4), unit); topology.world\n",
+		"h_numel_Mlp = 976;  // elements of h.{i}.mlp.weight; 16 * 61; blocks.params.shape\n",
+		"h_start_Mlp_Bias = 992;  // elements; roundUp(h_start_Mlp + h_numel_Mlp, h_bf16_unit); blocks.params\n",
+		"h_bf16_shard = at<N>(1056, 544, 352, 288, 160);  // elements; ceilDiv(h_bf16_end / h_bf16_unit, world) * h_bf16_unit; topology.world\n",
 		"h_position = 1;  // position of the first block h.{i}; embed_position + 1; blocks\n",
-		"h_bf16_shardFirst_world2 = 192;  // bytes into shards of bf16; embed_bf16frozen_shardOffset_world2 + embed_bf16frozen_shard_world2 * 2; shard\n",
-		"h_shardsBf16Stride_world2 = 1088;  // bytes of shards of bf16; what an instance has of them; blocks.repeat\n",
-		"gradientBufferBytesWorld2 = 3328;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots\n",
+		"h_bf16_shardFirst = at<N>(384, 192, 128, 128, 64);  // bytes into shards of bf16; embed_bf16frozen_shardOffset + embed_bf16frozen_shard * 2; shard\n",
+		"h_shardsBf16Stride = at<N>(2112, 1088, 704, 576, 320);  // bytes of shards of bf16, of one instance; h_bf16_shard * 2; blocks.repeat\n",
+		"gradientBufferBytes = at<N>(3200, 3328, 3456, 3584, 4096);  // bytes of a gradient buffer; largest(embed_gradientBytes, h_gradientBytes, head_gradientBytes); gradients.slots\n",
 	} {
 		if !strings.Contains(header, want) {
 			t.Errorf("the header lacks %q", want)

@@ -26,7 +26,7 @@ var parsed = template.Must(template.ParseFS(templates.Files, "*.tmpl"))
 // itself.
 func Package(p *plan.Plan) ([]output.File, error) {
 	e, err := newEmitter(p)
-	var header layoutData
+	var header *layoutData
 	if err == nil {
 		header, err = e.layoutData()
 	}

@@ -3,23 +3,23 @@ package cuemit
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/shardgen/shardgen/gen/constname"
 	"github.com/shardgen/shardgen/gen/output"
+	"github.com/shardgen/shardgen/gen/relation"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/layout"
 )
 
-// worldEmitter writes where everything lies at one world size. All numbers are
-// read from the world's placement; expressions say how they hang together.
-type worldEmitter struct {
+// placer writes where everything lies, as members of World<N>. All numbers are
+// read from the placements; expressions, the same at every world size, say how
+// they hang together.
+type placer struct {
 	*emitter
-	ranks int64
-	place *layout.Placement
-	ends  map[arenaKey]string // where the next part of an arena starts
-	slots []slotRun
+	worlds []*layout.Placement
+	first  []int                      // index of each kind's first block
+	ends   map[arenaKey]relation.Expr // where the next part of an arena starts
+	slots  []slotRun
 }
 
 // arenaKey names an arena.
@@ -28,511 +28,376 @@ type arenaKey struct {
 	dtype dtype.DType
 }
 
+func (k arenaKey) String() string {
+	if k.dtype == dtype.Invalid {
+		return k.role.String()
+	}
+	return fmt.Sprintf("%s of %s", k.role, k.dtype)
+}
+
 // part is something that a rank keeps of a bucket between passes.
 type part struct {
 	name  constname.Part
+	what  string // in a sentence
 	role  layout.Role
 	field string // of the spec
-	at    func(*layout.Place) int64
+	has   func(*layout.Model, *layout.Bucket) bool
+	at    func(*layout.Place) *int64
 }
 
 var parts = []part{
-	{constname.ShardPart, layout.Shards, "shard", func(p *layout.Place) int64 { return p.Shard }},
-	{constname.GradShardPart, layout.GradShards, "gradients", func(p *layout.Place) int64 { return p.Grad }},
-	{constname.MasterPart, layout.Masters, "optimizer.master", func(p *layout.Place) int64 { return p.Master }},
-	{constname.Moment1Part, layout.Moments, "optimizer", func(p *layout.Place) int64 { return p.Moments[0] }},
-	{constname.Moment2Part, layout.Moments, "optimizer", func(p *layout.Place) int64 { return p.Moments[1] }},
+	{constname.ShardPart, "shard", layout.Shards, "shard",
+		func(*layout.Model, *layout.Bucket) bool { return true }, func(p *layout.Place) *int64 { return &p.Shard }},
+	{constname.MasterPart, "master", layout.Masters, "optimizer.master", (*layout.Model).HasMaster, func(p *layout.Place) *int64 { return &p.Master }},
+	{constname.Moment1Part, "first moment", layout.Moments, "optimizer", hasMoments(1), func(p *layout.Place) *int64 { return &p.Moments[0] }},
+	{constname.Moment2Part, "second moment", layout.Moments, "optimizer", hasMoments(2), func(p *layout.Place) *int64 { return &p.Moments[1] }},
+	{constname.GradShardPart, "gradient shard", layout.GradShards, "gradients",
+		func(_ *layout.Model, b *layout.Bucket) bool { return b.Trainable }, func(p *layout.Place) *int64 { return &p.Grad }},
 }
 
-// arena returns where a part of a bucket lies.
-func (p *part) arena(b *layout.Bucket) arenaKey {
-	if p.role == layout.Shards {
-		return arenaKey{p.role, b.DType}
-	}
-	return arenaKey{p.role, b.GradType()}
-}
-
-// placement returns the groups of one world size.
-func (e *emitter) placement(w int) ([]group, error) {
-	we := &worldEmitter{emitter: e, ranks: e.layout.Worlds[w], place: e.plan.Worlds[w].Placement, ends: map[arenaKey]string{}}
-	if err := we.findSlots(); err != nil {
-		return nil, err
-	}
-	list := []group{we.slotGroup()}
-	at := 0
-	for k := range e.layout.Kinds {
-		count := int(e.layout.Kinds[k].Count)
-		groups, err := we.kind(k, we.place.Blocks[at:at+count])
-		if err != nil {
-			return nil, err
-		}
-		list, at = append(list, groups...), at+count
-	}
-	groups, err := we.shared()
-	if err != nil {
-		return nil, err
-	}
-	gradients, err := we.gradients()
-	if err != nil {
-		return nil, err
-	}
-	list = append(list, groups...)
-	return append(list, gradients, we.staging(), we.arenas(), we.visitors()), nil
-}
-
-// name is a constant of this world size.
-func (e *worldEmitter) name(what string) string { return constname.OfWorld(what, e.ranks) }
-
-// linear returns the first of numbers that are equally spaced, and their
-// distance, which is 0 for a single one.
-func linear(what string, numbers []int64) (first, stride int64, err error) {
-	first = numbers[0]
-	if len(numbers) > 1 {
-		stride = numbers[1] - first
-	}
-	for i, n := range numbers {
-		if n != first+int64(i)*stride {
-			return 0, 0, fmt.Errorf("%s of the instances of a block are not equally spaced: instance %d is at %d, expected %d", what, i, n, first+int64(i)*stride)
-		}
-	}
-	return first, stride, nil
+func hasMoments(n int64) func(*layout.Model, *layout.Bucket) bool {
+	return func(m *layout.Model, b *layout.Bucket) bool { return b.Trainable && m.Optimizer.Kind.Moments() >= n }
 }
 
 // run is a part of a bucket in all instances of a kind.
 type run struct {
 	*part
-	bucket        *layout.Bucket
-	names         *constname.Bucket
-	first, stride int64
-	distance      func(arenaKey) string // names the stride; nil where the kind is not repeated
+	index  int // of the bucket
+	bucket *layout.Bucket
+	names  *constname.Bucket
 }
 
-// start names where the first instance lies.
-func (r *run) start(ranks int64) string {
-	if r.distance != nil {
-		return r.names.First(r.name, ranks)
+// arena returns where the part lies.
+func (r *run) arena() arenaKey {
+	if r.role == layout.Shards {
+		return arenaKey{r.role, r.bucket.DType}
 	}
-	return r.names.Offset(r.name, ranks)
+	return arenaKey{r.role, r.bucket.GradType()}
 }
 
-// bytes is the length of the part, as an expression.
-func (r *run) bytes(ranks int64) string {
-	return fmt.Sprintf("%s * %d", r.names.Shard(ranks), r.arena(r.bucket).dtype.Bytes())
+// bytes is the length of the part.
+func (r *run) bytes() relation.Expr {
+	return relation.Mul(relation.Of(r.names.Shard()), relation.Num(r.arena().dtype.Bytes()))
 }
 
-// runs finds the parts of a bucket of a kind, or of a shared one.
-func (e *worldEmitter) runs(b *layout.Bucket, n *constname.Bucket, distance func(arenaKey) string, places []*layout.Place) ([]run, error) {
+// runs returns the parts that a bucket has.
+func (e *placer) runs(index int, b *layout.Bucket, n *constname.Bucket) []run {
 	var list []run
 	for i := range parts {
-		offsets := make([]int64, len(places))
-		for j, p := range places {
-			offsets[j] = parts[i].at(p)
-		}
-		first, stride, err := linear(fmt.Sprintf("%s %ss", output.Printable(b.Name), parts[i].name), offsets)
-		if err != nil {
-			return nil, err
-		}
-		if first != layout.None {
-			list = append(list, run{&parts[i], b, n, first, stride, distance})
+		if parts[i].has(e.layout, b) {
+			list = append(list, run{&parts[i], index, b, n})
 		}
 	}
-	return list, nil
+	return list
 }
 
-// kind returns a group for each bucket of a kind.
-func (e *worldEmitter) kind(k int, blocks []layout.BlockPlace) ([]group, error) {
-	kind := &e.layout.Kinds[k]
-	var all [][]run
-	for b := range kind.Buckets {
-		places := make([]*layout.Place, len(blocks))
-		for i := range blocks {
-			places[i] = &blocks[i].Buckets[b]
-		}
-		runs, err := e.runs(&kind.Buckets[b], &e.names.Own[k][b], e.distance(k), places)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, runs)
+// kindRuns returns the parts that the buckets of a kind have.
+func (e *placer) kindRuns(k int) []run {
+	var list []run
+	for b := range e.layout.Kinds[k].Buckets {
+		list = append(list, e.runs(b, &e.layout.Kinds[k].Buckets[b], &e.names.Own[k][b])...)
 	}
-	groups := e.runGroups(all)
-	for b := range kind.Buckets {
-		if err := e.blockSlots(&groups[b], k, b, blocks); err != nil {
-			return nil, err
-		}
-	}
-	if kind.Count == 1 {
-		return groups, nil
-	}
-	strides, err := e.strides(k, all)
-	return append([]group{strides}, groups...), err
+	return list
 }
 
-// distance returns how the instances of a repeated kind are apart, nil for any
-// other kind.
-func (e *worldEmitter) distance(k int) func(arenaKey) string {
-	switch kind := &e.layout.Kinds[k]; {
-	case kind.Var == "":
-		return nil
-	case kind.Count == 1:
-		return func(arenaKey) string { return "" }
+// places returns the groups that say where things lie.
+func (e *emitter) places() ([]*group, error) {
+	p := &placer{emitter: e, ends: map[arenaKey]relation.Expr{}}
+	at := 0
+	for k := range e.layout.Kinds {
+		p.first = append(p.first, at)
+		at += int(e.layout.Kinds[k].Count)
 	}
-	return func(key arenaKey) string { return e.stride(k, key) }
-}
-
-// instances names the number of blocks of a repeated kind.
-func (e *emitter) instances(k int) string {
-	if e.layout.Kinds[k].Var == "" {
-		return ""
-	}
-	return e.plan.Kinds[k].GoName + "Len"
-}
-
-// runGroups writes the parts of all buckets of a kind: in each arena they follow
-// one another.
-func (e *worldEmitter) runGroups(all [][]run) []group {
-	groups := make([]group, len(all))
-	for b := range all {
-		for i := range all[b] {
-			r := &all[b][i]
-			groups[b].addRun(e, r)
-			e.ends[r.arena(r.bucket)] = r.start(e.ranks) + " + " + r.bytes(e.ranks)
+	for w := range e.plan.Worlds {
+		place := e.plan.Worlds[w].Placement
+		p.worlds = append(p.worlds, place)
+		if err := p.regular(place); err != nil {
+			return nil, fmt.Errorf("world %d: %w", place.World, err)
 		}
 	}
-	return groups
+	list := []*group{p.slotGroup()}
+	for k := range e.layout.Kinds {
+		list = append(list, p.kind(k)...)
+	}
+	for s := range e.layout.Shared {
+		list = append(list, p.shared(s))
+	}
+	return append(list, p.gradients(), p.staging(), p.arenas(), p.visitors()), nil
+}
+
+// regular returns an error unless the formulas say where a rank has everything:
+// blocks lie in their slots, and the instances of a kind are alike, each of their
+// parts a stride behind that of the one before. World sizes differ in numbers only.
+func (e *placer) regular(p *layout.Placement) error {
+	sameArena := func(a, b layout.Arena) bool { return a.Role == b.Role && a.DType == b.DType }
+	if !slices.EqualFunc(p.Arenas, e.worlds[0].Arenas, sameArena) {
+		return fmt.Errorf("the arenas are not those of world %d", e.worlds[0].World)
+	}
+	for i := range p.Blocks {
+		block := &p.Blocks[i]
+		k := block.Kind
+		first, instance := &p.Blocks[e.first[k]], int64(i-e.first[k])
+		if slot := int64(i) % e.layout.MaxLive; block.Slot != slot {
+			return fmt.Errorf("the block at position %d is in slot %d, expected %d", i, block.Slot, slot)
+		}
+		for b := range block.Buckets {
+			want, runs := first.Buckets[b], e.runs(b, &e.layout.Kinds[k].Buckets[b], &e.names.Own[k][b])
+			want.Slot += p.SlotStarts[block.Slot] - first.Buckets[0].Slot
+			for _, r := range runs {
+				*r.at(&want) += instance * e.distance(p, k, r.arena())
+			}
+			if got := block.Buckets[b]; got != want {
+				return fmt.Errorf("bucket %s of instance %d is at %+v, expected %+v", output.Printable(e.layout.Kinds[k].Buckets[b].Name), instance, got, want)
+			}
+		}
+		sameBucket := func(a, b layout.GradBucket) bool { return a.Shared == b.Shared && a.Bucket == b.Bucket }
+		if !slices.Equal(block.Grads, first.Grads) || !slices.EqualFunc(first.Grads, e.block(e.worlds[0], k).Grads, sameBucket) {
+			return fmt.Errorf("the gradients of instance %d of %s are %+v, expected %+v", instance, output.Printable(e.layout.Kinds[k].Name), block.Grads, first.Grads)
+		}
+	}
+	return nil
+}
+
+// block is the first block of a kind.
+func (e *placer) block(p *layout.Placement, k int) *layout.BlockPlace { return &p.Blocks[e.first[k]] }
+
+// distance is the bytes from one instance of a kind to the next in an arena.
+func (e *placer) distance(p *layout.Placement, k int, key arenaKey) int64 {
+	if e.layout.Kinds[k].Count == 1 {
+		return 0
+	}
+	runs := e.kindRuns(k)
+	r := runs[slices.IndexFunc(runs, func(r run) bool { return r.arena() == key })]
+	return *r.at(&p.Blocks[e.first[k]+1].Buckets[r.index]) - *r.at(&p.Blocks[e.first[k]].Buckets[r.index])
+}
+
+// newGroup is a group of members of World<N>.
+func newGroup(title string) *group {
+	return &group{Group: relation.Group{PerWorld: true, Title: title}}
+}
+
+// each returns a number of each world size.
+func (e *placer) each(number func(*layout.Placement) int64) []int64 {
+	list := make([]int64, len(e.worlds))
+	for w, p := range e.worlds {
+		list[w] = number(p)
+	}
+	return list
+}
+
+// kind returns a group for each bucket of a kind, and one for the distances of
+// its instances.
+func (e *placer) kind(k int) []*group {
+	var list []*group
+	for b := range e.layout.Kinds[k].Buckets {
+		at := func(p *layout.Placement) *layout.Place { return &e.block(p, k).Buckets[b] }
+		g := e.bucket(k, b, &e.layout.Kinds[k].Buckets[b], &e.names.Own[k][b], at)
+		e.blockSlot(g, k, b)
+		list = append(list, g)
+	}
+	if e.layout.Kinds[k].Count > 1 {
+		list = append(list, e.strides(k))
+	}
+	return list
+}
+
+// shared returns the group of a shared bucket.
+func (e *placer) shared(s int) *group {
+	b, n := &e.layout.Shared[s], &e.names.Shared[s]
+	g := e.bucket(constname.Shared, s, b, n, func(p *layout.Placement) *layout.Place { return &p.Shared[s] })
+	g.Define(n.Offset(constname.SlotPart), e.each(func(p *layout.Placement) int64 { return p.Shared[s].Slot }), "bytes into the arena of slots, of its gathered copy",
+		e.slotsEnd(s), "gather", fmt.Sprintf("the slot of %s is behind those of blocks and of the shared parameters before it", output.Printable(b.Name)))
+	return g
+}
+
+// bucket writes the parts of a bucket, each behind what its arena has already, and
+// the length of the gathered copy.
+func (e *placer) bucket(k, index int, b *layout.Bucket, n *constname.Bucket, at func(*layout.Placement) *layout.Place) *group {
+	name := output.Printable(b.Name)
+	g := newGroup(fmt.Sprintf("Where a rank has bucket %s, in bytes from the start of an arena.", name))
+	for _, r := range e.runs(index, b, n) {
+		key, start := r.arena(), n.Offset(r.name)
+		if e.repeated(k) {
+			start = n.First(r.name)
+			e.offset(g, k, &r)
+		}
+		g.Define(start, e.each(func(p *layout.Placement) int64 { return *r.at(at(p)) }), "bytes into "+key.String(), e.end(key), r.field,
+			fmt.Sprintf("the %s of %s starts where the part before it in the arena of %s ends", r.what, name, key))
+		e.ends[key] = relation.Add(relation.Of(start), r.bytes())
+	}
+	g.Define(n.Gathered(), e.each(func(p *layout.Placement) int64 { return at(p).GatheredBytes }), "bytes of the gathered bucket",
+		relation.Mul(relation.Of(constname.World()), relation.Of(n.Shard()), relation.Num(b.DType.Bytes())), "topology.world",
+		fmt.Sprintf("the gathered copy of %s is the shards of all ranks", name))
+	return g
+}
+
+func (e *placer) repeated(k int) bool { return k != constname.Shared && e.layout.Kinds[k].Var != "" }
+
+// end is where the next part of an arena starts.
+func (e *placer) end(key arenaKey) relation.Expr {
+	if end, found := e.ends[key]; found {
+		return end
+	}
+	return relation.Num(0)
+}
+
+// instance is the parameter of functions of the instance of a repeated kind.
+var instance = relation.Of(constname.OfModel("i"))
+
+// offset writes where instance i of a repeated kind has a part.
+func (e *placer) offset(g *group, k int, r *run) {
+	first := relation.Of(r.names.First(r.name))
+	if e.layout.Kinds[k].Count == 1 {
+		g.function(r.names.Offset(r.name), "long long", first)
+		return
+	}
+	g.function(r.names.Offset(r.name), "long long i", relation.Add(first, relation.Mul(instance, relation.Of(e.stride(k, r.arena())))))
 }
 
 // strides writes the distance of a repeated kind's instances in each arena: each
 // follows all that the one before has there.
-func (e *worldEmitter) strides(k int, all [][]run) (group, error) {
-	name := output.Printable(e.layout.Kinds[k].Name)
-	g := group{Title: []string{fmt.Sprintf("World %d: bytes from one instance of %s to the next.", e.ranks, name)}}
-	first, lengths := map[arenaKey]*run{}, map[arenaKey][]string{}
-	for _, r := range slices.Concat(all...) {
-		key := r.arena(r.bucket)
-		lengths[key] = append(lengths[key], r.bytes(e.ranks))
-		if before := first[key]; before == nil {
-			first[key] = &r
-			g.Constants = append(g.Constants, constant{e.stride(k, key), r.stride, fmt.Sprintf("bytes of %s of %s; what an instance has of them; blocks.repeat", key.role, key.dtype)})
-		} else if before.stride != r.stride {
-			return g, fmt.Errorf("instances of %s are %d and %d bytes apart in the arena of %s of %s, expected one distance", name, before.stride, r.stride, key.role, key.dtype)
-		}
+func (e *placer) strides(k int) *group {
+	name, runs := output.Printable(e.layout.Kinds[k].Name), e.kindRuns(k)
+	g := newGroup(fmt.Sprintf("Bytes from one instance of %s to the next.", name))
+	for len(runs) > 0 {
+		first, key := runs[0], runs[0].arena()
+		var lengths []relation.Expr
+		runs = slices.DeleteFunc(runs, func(r run) bool {
+			if r.arena() == key {
+				lengths = append(lengths, r.bytes())
+			}
+			return r.arena() == key
+		})
+		stride := e.stride(k, key)
+		g.Define(stride, e.each(func(p *layout.Placement) int64 { return e.distance(p, k, key) }), "bytes of "+key.String()+", of one instance", relation.Add(lengths...),
+			"blocks.repeat", fmt.Sprintf("an instance of %s follows all that the one before has in the arena of %s", name, key))
+		e.ends[key] = relation.Add(relation.Of(first.names.First(first.name)), relation.Mul(relation.Of(e.names.RepeatLen(k)), relation.Of(stride)))
 	}
-	for _, r := range slices.Concat(all...) {
-		if key := r.arena(r.bucket); first[key].part == r.part && first[key].bucket == r.bucket {
-			g.Rules = append(g.Rules, e.rule(e.stride(k, key)+" == "+strings.Join(lengths[key], " + "), "blocks.repeat",
-				fmt.Sprintf("an instance of %s follows all that the one before has in the arena of %s of %s", name, key.role, key.dtype)))
-			e.ends[key] = fmt.Sprintf("%s + %s * %s", r.start(e.ranks), e.instances(k), e.stride(k, key))
-		}
-	}
-	return g, nil
+	return g
 }
 
-func (e *worldEmitter) stride(k int, key arenaKey) string {
-	return e.names.Kinds[k].Stride(layout.Arena{Role: key.role, DType: key.dtype}, e.ranks)
+func (e *placer) stride(k int, key arenaKey) constname.Name {
+	return e.names.Kinds[k].Stride(layout.Arena{Role: key.role, DType: key.dtype})
 }
 
-// what names a part in a sentence.
-func (p *part) what() string {
-	if p.name == constname.GradShardPart {
-		return "gradient shard"
-	}
-	return string(p.name)
-}
-
-// addRun writes where a part starts.
-func (g *group) addRun(e *worldEmitter, r *run) {
-	key := r.arena(r.bucket)
-	end, found := e.ends[key]
-	if !found {
-		end = "0"
-	}
-	name, arena := output.Printable(r.bucket.Name), fmt.Sprintf("%s of %s", key.role, key.dtype)
-	g.Title = []string{fmt.Sprintf("World %d: where a rank has bucket %s, in bytes from the start of an arena.", e.ranks, name)}
-	g.Constants = append(g.Constants, constant{r.start(e.ranks), r.first, fmt.Sprintf("bytes into %s; %s; %s", arena, startNote(end), r.field)})
-	g.Rules = append(g.Rules, e.rule(r.start(e.ranks)+" == "+end, r.field, fmt.Sprintf("the %s of %s starts where the part before it in the arena of %s ends", r.what(), name, arena)))
-	if r.distance == nil {
-		return
-	}
-	if stride := r.distance(key); stride == "" {
-		g.function(r.names.Offset(r.name, e.ranks), "long long", r.start(e.ranks))
-	} else {
-		g.function(r.names.Offset(r.name, e.ranks), "long long i", r.start(e.ranks)+" + i * "+stride)
-	}
-}
-
-// startNote says where something starts, for a comment.
-func startNote(end string) string {
-	if end == "0" {
-		return "its start"
-	}
-	return end
-}
-
-func (g *group) function(name, parameter, body string) {
-	g.Functions = append(g.Functions, fmt.Sprintf("SHARDGEN_FUNCTION long long %s(%s) { return %s; }", name, parameter, body))
-}
-
-// shared returns a group for each shared bucket.
-func (e *worldEmitter) shared() ([]group, error) {
-	var list []group
-	for s := range e.layout.Shared {
-		b, n, at := &e.layout.Shared[s], &e.names.Shared[s], &e.place.Shared[s]
-		runs, err := e.runs(b, n, nil, []*layout.Place{at})
-		if err != nil {
-			return nil, err
-		}
-		g := e.runGroups([][]run{runs})[0]
-		e.gathered(&g, b, n, at)
-		slot, end := n.Offset(constname.SlotPart, e.ranks), e.slotsEnd(s)
-		g.Constants = append(g.Constants, constant{slot, at.Slot, "bytes into the arena of slots, of its gathered copy; " + end + "; gather"})
-		g.Rules = append(g.Rules, e.rule(slot+" == "+end, "gather", fmt.Sprintf("the slot of %s is behind those of blocks and of the shared parameters before it", output.Printable(b.Name))))
-		list = append(list, g)
-	}
-	return list, nil
-}
-
-// slotsEnd is where the slot of a shared bucket starts.
-func (e *worldEmitter) slotsEnd(s int) string {
-	if s == 0 {
-		return e.name("slotStart") + "(maxLive)"
-	}
-	before := &e.names.Shared[s-1]
-	return before.Offset(constname.SlotPart, e.ranks) + " + " + before.Gathered(e.ranks)
-}
-
-// gathered writes the length of a bucket's gathered copy.
-func (e *worldEmitter) gathered(g *group, b *layout.Bucket, n *constname.Bucket, at *layout.Place) {
-	g.Constants = append(g.Constants, constant{n.Gathered(e.ranks), at.GatheredBytes, "bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world"})
-	g.Rules = append(g.Rules, e.rule(fmt.Sprintf("%s == %s * %s * %d", n.Gathered(e.ranks), constname.World(e.ranks), n.Shard(e.ranks), b.DType.Bytes()), "topology.world",
-		fmt.Sprintf("the gathered copy of %s is the shards of all ranks", output.Printable(b.Name))))
-}
+// gradientBuffer names the bytes of a gradient buffer.
+var gradientBuffer = constname.OfWorld("gradientBufferBytes")
 
 // gradients writes where each kind's backward pass has its gradients.
-func (e *worldEmitter) gradients() (group, error) {
-	g := group{Title: []string{
-		fmt.Sprintf("World %d: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;", e.ranks),
-		"buffer n starts at n * " + e.name("gradientBufferBytes") + ".",
-	}}
-	largest, at := "0", 0
+func (e *placer) gradients() *group {
+	g := newGroup(fmt.Sprintf("The full gradients of a block, in bytes from the start of one of the gradientSlots buffers;\nbuffer n starts at n * %s.", gradientBuffer))
+	var totals []relation.Expr
 	for k := range e.layout.Kinds {
-		kind := &e.layout.Kinds[k]
-		blocks := e.place.Blocks[at : at+int(kind.Count)]
-		for i := range blocks {
-			if !slices.Equal(blocks[i].Grads, blocks[0].Grads) {
-				return g, fmt.Errorf("the gradients of instance %d of %s are not where those of instance 0 are", i, output.Printable(kind.Name))
-			}
+		if len(e.block(e.worlds[0], k).Grads) > 0 {
+			totals = append(totals, relation.Of(e.kindGradients(g, k)))
 		}
-		if len(blocks[0].Grads) > 0 {
-			largest = fmt.Sprintf("larger(%s, %s)", largest, e.kindGradients(&g, k, &blocks[0]))
-		}
-		at += len(blocks)
 	}
-	buffer := e.name("gradientBufferBytes")
-	g.Constants = append(g.Constants, constant{buffer, e.place.GradBuffer.Bytes, "bytes of a gradient buffer; the gradients of the block that has most; gradients.slots"})
-	g.Rules = append(g.Rules, e.rule(buffer+" == "+largest, "gradients.slots", "a gradient buffer is as large as the gradients of the block that has most"))
-	return g, nil
+	g.Define(gradientBuffer, e.each(func(p *layout.Placement) int64 { return p.GradBuffer.Bytes }), "bytes of a gradient buffer", largest(totals), "gradients.slots",
+		"a gradient buffer is as large as the gradients of the block that has most")
+	return g
+}
+
+// largest is the largest of numbers, 0 of none.
+func largest(numbers []relation.Expr) relation.Expr {
+	if len(numbers) == 0 {
+		return relation.Num(0)
+	}
+	return relation.Call("largest", numbers...)
 }
 
 // kindGradients writes the gradients of one kind and returns the name of their
 // sum.
-func (e *worldEmitter) kindGradients(g *group, k int, block *layout.BlockPlace) string {
-	kind, end := &e.layout.Kinds[k], "0"
-	for _, at := range block.Grads {
+func (e *placer) kindGradients(g *group, k int) constname.Name {
+	kind, end := output.Printable(e.layout.Kinds[k].Name), relation.Num(0)
+	for i, at := range e.block(e.worlds[0], k).Grads {
 		bucket, names := e.gradBucket(k, at)
 		name := e.gradName(k, at)
-		g.Constants = append(g.Constants, constant{name, at.Offset, fmt.Sprintf("bytes into a gradient buffer, of %s; %s; gradients.slots", output.Printable(bucket.Name), startNote(end))})
-		g.Rules = append(g.Rules, e.rule(name+" == "+end, "gradients.slots",
-			fmt.Sprintf("the gradient of %s in block %s starts where the one before it ends", output.Printable(bucket.Name), output.Printable(kind.Name))))
-		end = name + " + " + names.Gathered(e.ranks)
+		g.Define(name, e.each(func(p *layout.Placement) int64 { return e.block(p, k).Grads[i].Offset }),
+			"bytes into a gradient buffer, of "+output.Printable(bucket.Name), end, "gradients.slots", fmt.Sprintf("the gradient of %s in block %s starts where the one before it ends", output.Printable(bucket.Name), kind))
+		end = relation.Add(relation.Of(name), relation.Of(names.Gathered()))
 	}
-	total := e.names.Kinds[k].GradBytes(e.ranks)
-	g.Constants = append(g.Constants, constant{total, block.GradBytes, fmt.Sprintf("bytes of all gradients of a block %s; %s; gradients.slots", output.Printable(kind.Name), end)})
-	g.Rules = append(g.Rules, e.rule(total+" == "+end, "gradients.slots", "the gradients of block "+output.Printable(kind.Name)+" end where the last of them does"))
+	total := e.names.Kinds[k].GradBytes()
+	g.Define(total, e.each(func(p *layout.Placement) int64 { return e.block(p, k).GradBytes }), "bytes of all gradients of a block "+kind, end, "gradients.slots",
+		"the gradients of block "+kind+" end where the last of them does")
 	return total
 }
 
 // gradBucket returns the bucket of a part of a gradient buffer.
-func (e *worldEmitter) gradBucket(k int, at layout.GradBucket) (*layout.Bucket, *constname.Bucket) {
+func (e *placer) gradBucket(k int, at layout.GradBucket) (*layout.Bucket, *constname.Bucket) {
 	if at.Shared {
 		return &e.layout.Shared[at.Bucket], &e.names.Shared[at.Bucket]
 	}
 	return &e.layout.Kinds[k].Buckets[at.Bucket], &e.names.Own[k][at.Bucket]
 }
 
-func (e *worldEmitter) gradName(k int, at layout.GradBucket) string {
+func (e *placer) gradName(k int, at layout.GradBucket) constname.Name {
 	if at.Shared {
-		return e.names.Kinds[k].SharedGrad(&e.names.Shared[at.Bucket], e.ranks)
+		return e.names.Kinds[k].SharedGrad(&e.names.Shared[at.Bucket])
 	}
-	return e.names.Own[k][at.Bucket].Offset(constname.GradPart, e.ranks)
+	return e.names.Own[k][at.Bucket].Offset(constname.GradPart)
 }
 
+// wireFull, wireShard and partials name the halves of the staging arena, and of
+// the scratch arena the second.
+var (
+	wireFull  = constname.OfWorld("wireFullBytes")
+	wireShard = constname.OfWorld("wireShardBytes")
+	partials  = constname.OfWorld("partialsBytes")
+)
+
 // staging writes the two halves of the staging arena, and of the scratch arena.
-func (e *worldEmitter) staging() group {
-	full, shard := "0", "0"
-	e.names.EachBucket(func(b *layout.Bucket, n *constname.Bucket, _ string) {
+func (e *placer) staging() *group {
+	var full, shard []relation.Expr
+	e.names.EachBucket(func(_ int, b *layout.Bucket, n *constname.Bucket) {
 		if !b.Trainable {
 			return
 		}
-		wire := e.layout.WireType(b)
-		bytes := fmt.Sprintf("%s * %d", n.Shard(e.ranks), wire.Bytes())
-		shard = fmt.Sprintf("larger(%s, %s)", shard, bytes)
+		wire, own := e.layout.WireType(b), relation.Of(n.Shard())
+		shard = append(shard, relation.Mul(own, relation.Num(wire.Bytes())))
 		if wire != b.DType {
-			full = fmt.Sprintf("larger(%s, %s * %s)", full, bytes, constname.World(e.ranks))
+			full = append(full, relation.Mul(own, relation.Num(wire.Bytes()), relation.Of(constname.World())))
 		}
 	})
-	g := group{Title: []string{fmt.Sprintf("World %d: gradients on their way through a reduction, and sums of a step.", e.ranks)}}
-	for _, c := range []struct {
-		name       string
-		value      int64
-		note, what string
-		sum        string
-	}{
-		{"wireFullBytes", e.place.WireFull, "bytes of staging, for a bucket in the type that it is reduced in", "the largest bucket that is reduced in another type than its own, rounded up to align_bytes", full},
-		{"wireShardBytes", e.place.WireShard, "bytes of staging behind it, for one reduced shard", "the largest shard in the type that it is reduced in, rounded up to align_bytes", shard},
-	} {
-		g.Constants = append(g.Constants, constant{e.name(c.name), c.value, c.note + "; gradients.reduce"})
-		g.Rules = append(g.Rules, e.rule(fmt.Sprintf("%s == roundUp(%s, alignBytes)", e.name(c.name), c.sum), "gradients.reduce", "staging has room for "+c.what))
+	rounded := func(numbers []relation.Expr) relation.Expr {
+		return relation.RoundUp(largest(numbers), relation.Of(relation.AlignBytes))
 	}
-	g.Constants = append(g.Constants, constant{e.name("partialsBytes"), e.place.Partials, "bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer"})
+	g := newGroup("Gradients on their way through a reduction, and sums of a step.")
+	g.Define(wireFull, e.each(func(p *layout.Placement) int64 { return p.WireFull }), "bytes of staging, for a bucket in the type that it is reduced in", rounded(full),
+		"gradients.reduce", "staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes")
+	g.Define(wireShard, e.each(func(p *layout.Placement) int64 { return p.WireShard }), "bytes of staging behind it, for one reduced shard", rounded(shard),
+		"gradients.reduce", "staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes")
+	g.Constants = append(g.Constants, relation.Constant{Name: partials, Values: e.each(func(p *layout.Placement) int64 { return p.Partials }),
+		What: "bytes of scratch from partialsStart on, for the partial sums of a norm", Field: "optimizer"})
 	return g
 }
 
 // arenas writes the bytes of all allocations and how parts fill them.
-func (e *worldEmitter) arenas() group {
-	g := group{Title: []string{fmt.Sprintf("World %d: the arenas, which are all that Open allocates.", e.ranks)}}
-	var all []string
-	for _, a := range e.place.Arenas {
-		name := constname.Arena(a, e.ranks)
-		all = append(all, name)
-		g.Constants = append(g.Constants, constant{name, a.Bytes, "bytes of the arena of " + arenaTitle(a) + "; topology.world"})
-		if sum := e.arenaSum(a); sum != "" {
-			g.Rules = append(g.Rules, e.rule(name+" == "+sum, "topology.world", "the arena of "+arenaTitle(a)+" ends where its last part does"))
-		}
+func (e *placer) arenas() *group {
+	g := newGroup("The arenas, which are all that Open allocates.")
+	var all []relation.Expr
+	for i, a := range e.worlds[0].Arenas {
+		name := constname.Arena(a)
+		all = append(all, relation.Of(name))
+		g.Define(name, e.each(func(p *layout.Placement) int64 { return p.Arenas[i].Bytes }), "bytes", e.arenaEnd(a), "topology.world",
+			fmt.Sprintf("the arena of %s ends where its last part does", arenaKey{a.Role, a.DType}))
 	}
 	if len(all) > 0 {
-		g.Rules = append(g.Rules, e.rule(constname.Peak(e.ranks)+" == "+strings.Join(all, " + "), "topology.world", "all that is allocated is the arenas"))
+		g.Equal(relation.Of(constname.Peak()), relation.Add(all...), "topology.world", "all that is allocated is the arenas")
 	}
 	return g
 }
 
-func arenaTitle(a layout.Arena) string {
-	if a.DType == dtype.Invalid {
-		return a.Role.String()
-	}
-	return fmt.Sprintf("%s of %s", a.Role, a.DType)
-}
-
-// arenaSum is where an arena's last part ends; empty for one whose parts the
-// header does not name.
-func (e *worldEmitter) arenaSum(a layout.Arena) string {
+// arenaEnd is where an arena's last part ends.
+func (e *placer) arenaEnd(a layout.Arena) relation.Expr {
 	switch a.Role {
 	case layout.Slots:
 		return e.slotsEnd(len(e.layout.Shared))
 	case layout.GradBuffers:
-		return "gradientSlots * " + e.name("gradientBufferBytes")
+		return relation.Mul(relation.Of(relation.GradSlots), relation.Of(gradientBuffer))
 	case layout.Staging:
-		return e.name("wireFullBytes") + " + " + e.name("wireShardBytes")
+		return relation.Add(relation.Of(wireFull), relation.Of(wireShard))
 	case layout.Scratch:
-		return "partialsStart + " + e.name("partialsBytes")
+		return relation.Add(relation.Of(partialsStart), relation.Of(partials))
 	}
-	return e.ends[arenaKey{a.Role, a.DType}]
-}
-
-// visitors writes functions that name every place once.
-func (e *worldEmitter) visitors() group {
-	g := group{Title: []string{fmt.Sprintf("World %d: every arena, bucket and gradient, one after another.", e.ranks)}}
-	g.Functions = append(g.Functions,
-		e.visitor("eachArena", e.visitArenas()), e.visitor("eachBucket", e.visitBuckets()), e.visitor("eachGradient", e.visitGradients()))
-	return g
-}
-
-func (e *worldEmitter) visitor(name string, lines []string) string {
-	parameter := "Visit visit"
-	if len(lines) == 0 {
-		parameter = "Visit"
-	}
-	return fmt.Sprintf("template <class Visit>\nvoid %s(%s) {\n%s}", e.name(name), parameter, strings.Join(lines, ""))
-}
-
-func (e *worldEmitter) visitArenas() []string {
-	var lines []string
-	for _, a := range e.place.Arenas {
-		t := ""
-		if a.DType != dtype.Invalid {
-			t = a.DType.String()
-		}
-		lines = append(lines, fmt.Sprintf("  visit(ArenaPlace{%s, %s, %s});\n", strconv.Quote(a.Role.String()), strconv.Quote(t), constname.Arena(a, e.ranks)))
-	}
-	return lines
-}
-
-func (e *worldEmitter) visitBuckets() []string {
-	var lines []string
-	for k := range e.layout.Kinds {
-		var body []string
-		for b := range e.layout.Kinds[k].Buckets {
-			body = append(body, e.visitBucket(&e.layout.Kinds[k].Buckets[b], &e.names.Own[k][b], e.instances(k) != ""))
-		}
-		lines = append(lines, e.eachInstance(k, body)...)
-	}
-	for s := range e.layout.Shared {
-		lines = append(lines, "  "+e.visitBucket(&e.layout.Shared[s], &e.names.Shared[s], false))
-	}
-	return lines
-}
-
-// eachInstance puts lines into a loop over the instances of a repeated kind.
-func (e *worldEmitter) eachInstance(k int, body []string) []string {
-	instances, indent := e.instances(k), "  "
-	if instances == "" || len(body) == 0 {
-		return indented(body, indent)
-	}
-	loop := []string{fmt.Sprintf("  for (long long i = 0; i < %s; i++) {\n", instances)}
-	return append(append(loop, indented(body, indent+indent)...), "  }\n")
-}
-
-func indented(lines []string, by string) []string {
-	for i := range lines {
-		lines[i] = by + lines[i]
-	}
-	return lines
-}
-
-func (e *worldEmitter) visitBucket(b *layout.Bucket, n *constname.Bucket, repeated bool) string {
-	call, instance := "", "0"
-	if repeated {
-		call, instance = "(i)", "i"
-	}
-	offset := func(part constname.Part, there bool) string {
-		if !there {
-			return "-1"
-		}
-		return n.Offset(part, e.ranks) + call
-	}
-	moments := int64(0)
-	if b.Trainable {
-		moments = e.layout.Optimizer.Moments
-	}
-	return fmt.Sprintf("visit(BucketPlace{%s, %s, %s, %s, %s, %s, %s, %s, %s, %s});\n", literal(output.Printable(b.Name)), instance, n.Shard(e.ranks),
-		offset(constname.ShardPart, true), offset(constname.MasterPart, e.layout.HasMaster(b)), offset(constname.Moment1Part, moments > 0),
-		offset(constname.Moment2Part, moments > 1), offset(constname.GradShardPart, b.Trainable), offset(constname.SlotPart, true), n.Gathered(e.ranks))
-}
-
-func (e *worldEmitter) visitGradients() []string {
-	var lines []string
-	at := 0
-	for k := range e.layout.Kinds {
-		kind, instance := &e.layout.Kinds[k], "0"
-		if e.instances(k) != "" {
-			instance = "i"
-		}
-		var body []string
-		for _, grad := range e.place.Blocks[at].Grads {
-			bucket, names := e.gradBucket(k, grad)
-			body = append(body, fmt.Sprintf("visit(GradientPlace{%s, %s, %s, %s, %s});\n", literal(output.Printable(kind.Name)), instance,
-				literal(output.Printable(bucket.Name)), e.gradName(k, grad), names.Gathered(e.ranks)))
-		}
-		lines, at = append(lines, e.eachInstance(k, body)...), at+int(kind.Count)
-	}
-	return lines
+	return e.end(arenaKey{a.Role, a.DType})
 }

@@ -58,7 +58,7 @@ func TestAProgramWithTheHeaderAloneKnowsAllPlaces(t *testing.T) {
 			ranks := strconv.FormatInt(p.Worlds[w].Ranks, 10)
 			t.Run(name+"/"+ranks, func(t *testing.T) {
 				t.Parallel()
-				program := strings.NewReplacer("shardgen::models::tiny;", namespace(p.Spec.Package.V)+";", "World8", "World"+ranks).Replace(string(source))
+				program := strings.NewReplacer("shardgen::models::tiny;", namespace(p.Spec.Package.V)+";", "World<8>", "World<"+ranks+">").Replace(string(source))
 				comparePlaces(t, runPlaces(t, header, program), placesOf(p.Layout, p.Worlds[w].Placement))
 			})
 		}
@@ -164,22 +164,25 @@ func TestTheHeaderDoesNotGrowWithLayers(t *testing.T) {
 // offset.
 func TestAPlacementThatIsNotRegularIsAnError(t *testing.T) {
 	for want, breakIt := range map[string]func(*layout.Placement){
-		"world 1: h.{i}/f32 shards of the instances of a block are not equally spaced: instance 2 is at": func(p *layout.Placement) { p.Blocks[3].Buckets[0].Shard += 32 },
-		"world 1: instances of h.{i} are 256 and 320 bytes apart in the arena of gradient shards of f32": func(p *layout.Placement) {
+		"bucket h.{i}/f32 of instance 2 is at {ShardElements:8 Shard:256": func(p *layout.Placement) { p.Blocks[3].Buckets[0].Shard += 32 },
+		"bucket h.{i}/f16 of instance 1 is at": func(p *layout.Placement) {
 			for i := range 3 {
 				p.Blocks[1+i].Buckets[3].Grad += 64 * int64(i)
 			}
 		},
-		"world 1: the block at position 2 is in slot 0, expected 2":        func(p *layout.Placement) { p.Blocks[2].Slot = 0 },
-		"world 1: the block at position 2 begins at byte":                  func(p *layout.Placement) { p.Blocks[2].Buckets[0].Slot += 32 },
-		"world 1: bucket h.{i}/f64 of instance 1 is at byte":               func(p *layout.Placement) { p.Blocks[2].Buckets[1].Slot += 32 },
-		"world 1: the gradients of instance 1 of h.{i} are not where":      func(p *layout.Placement) { p.Blocks[2].Grads[0].Offset += 32 },
-		"world 1: the gradients of instance 2 of h.{i} are not where thos": func(p *layout.Placement) { p.Blocks[3].Grads = nil },
+		"bucket large/f32 of instance 0 is at":                                        func(p *layout.Placement) { p.Blocks[0].Buckets[0].Slot += 32 },
+		"bucket h.{i}/f64 of instance 1 is at":                                        func(p *layout.Placement) { p.Blocks[2].Buckets[1].Slot += 32 },
+		"bucket h.{i}/f64 of instance 2 is at":                                        func(p *layout.Placement) { p.Blocks[3].Buckets[1].GatheredBytes += 32 },
+		"the block at position 2 is in slot 0, expected 2":                            func(p *layout.Placement) { p.Blocks[2].Slot = 0 },
+		"the gradients of instance 1 of h.{i} are [{Shared:false Bucket:0 Offset:32}": func(p *layout.Placement) { p.Blocks[2].Grads[0].Offset += 32 },
+		"the gradients of instance 2 of h.{i} are [], expected [{":                    func(p *layout.Placement) { p.Blocks[3].Grads = nil },
+		"the gradients of instance 0 of none are [{Shared:true Bucket:1":              func(p *layout.Placement) { p.Blocks[5].Grads[0].Bucket++ },
+		"the arenas are not those of world 1":                                         func(p *layout.Placement) { p.Arenas = p.Arenas[1:] },
 	} {
 		p := planOf(t, "slotted.yaml", slotted)
-		breakIt(p.Worlds[0].Placement)
+		breakIt(p.Worlds[1].Placement)
 		_, err := Package(p)
-		if err == nil || !strings.Contains(err.Error(), want) {
+		if err == nil || !strings.Contains(err.Error(), "CUDA: world 3: "+want) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}

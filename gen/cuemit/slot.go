@@ -2,119 +2,131 @@ package cuemit
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/shardgen/shardgen/gen/constname"
 	"github.com/shardgen/shardgen/gen/output"
+	"github.com/shardgen/shardgen/gen/relation"
 	"github.com/shardgen/shardgen/runtime/layout"
 )
 
-// slotRun is gather slots next to each other that have the same size. There are
-// few, however many slots there are: a kind's blocks fill neighbouring slots.
-type slotRun struct{ first, bytes, start int64 }
-
-// findSlots finds the runs of slots and makes sure that every block lies in its
-// slot.
-func (e *worldEmitter) findSlots() error {
-	for i, bytes := range e.place.SlotBytes {
-		if n := len(e.slots); n == 0 || e.slots[n-1].bytes != bytes {
-			e.slots = append(e.slots, slotRun{int64(i), bytes, e.place.SlotStarts[i]})
-		}
-	}
-	for i := range e.place.Blocks {
-		block := &e.place.Blocks[i]
-		if block.Slot != int64(i)%e.layout.MaxLive {
-			return fmt.Errorf("the block at position %d is in slot %d, expected %d", i, block.Slot, int64(i)%e.layout.MaxLive)
-		}
-		if start := e.place.SlotStarts[block.Slot]; len(block.Buckets) > 0 && block.Buckets[0].Slot != start {
-			return fmt.Errorf("the block at position %d begins at byte %d of the slots, its slot at %d", i, block.Buckets[0].Slot, start)
-		}
-	}
-	return nil
+// slotRun is gather slots next to each other that have the same size, at every
+// world size. There are few, however many slots there are: a kind's blocks fill
+// neighbouring slots.
+type slotRun struct {
+	slot                int64          // the first
+	first, bytes, start constname.Name // its index, the bytes of each slot, where it starts
 }
 
-// runName names what is the same for the slots of a run.
-func (e *worldEmitter) runName(i int, what string) string {
-	return e.name(fmt.Sprintf("slotRun%d%s", i, what))
+// findSlots finds the runs of slots.
+func (e *placer) findSlots() {
+	for i := range e.layout.MaxLive {
+		another := func(p *layout.Placement) bool { return i == 0 || p.SlotBytes[i] != p.SlotBytes[i-1] }
+		if slices.ContainsFunc(e.worlds, another) {
+			name := fmt.Sprintf("slotRun%d", len(e.slots))
+			e.slots = append(e.slots, slotRun{i, constname.OfWorld(name + "First"), constname.OfWorld(name + "Bytes"), constname.OfWorld(name + "Start")})
+		}
+	}
+}
+
+// startOf is where a slot of the run starts.
+func (r *slotRun) startOf(slot relation.Expr) relation.Expr {
+	return relation.Add(relation.Of(r.start), relation.Mul(relation.Sub(slot, relation.Of(r.first)), relation.Of(r.bytes)))
 }
 
 // slotGroup writes the gather slots.
-func (e *worldEmitter) slotGroup() group {
-	g := group{Title: []string{
-		fmt.Sprintf("World %d: the gather slots, runs of equal ones. A slot is as large as the", e.ranks),
-		"largest block that it is for.",
-	}}
+func (e *placer) slotGroup() *group {
+	const field = "gather.max_live"
+	e.findSlots()
+	g := newGroup("The gather slots, runs of equal ones. A slot is as large as the largest block that it is for.")
+	start := relation.Num(0)
 	for i, r := range e.slots {
-		first, start := "0", "0"
-		if i > 0 {
-			first = e.runName(i-1, "First") + " + 1"
-			start = fmt.Sprintf("%s + (%s - %s) * %s", e.runName(i-1, "Start"), e.runName(i, "First"), e.runName(i-1, "First"), e.runName(i-1, "Bytes"))
-		}
 		g.Constants = append(g.Constants,
-			constant{e.runName(i, "First"), r.first, "the run's first slot; gather.max_live"},
-			constant{e.runName(i, "Bytes"), r.bytes, "bytes of each of its slots; gather.max_live"},
-			constant{e.runName(i, "Start"), r.start, "bytes into the arena of slots; " + startNote(start) + "; gather.max_live"})
-		compare := ">="
+			relation.Constant{Name: r.first, Values: []int64{r.slot}, What: "the run's first slot", Field: field},
+			relation.Constant{Name: r.bytes, Values: e.each(func(p *layout.Placement) int64 { return p.SlotBytes[r.slot] }), What: "bytes of each of its slots", Field: field})
+		const order = "runs of slots follow one another, from slot 0 on"
 		if i == 0 {
-			compare = "=="
+			g.Equal(relation.Of(r.first), relation.Num(0), field, order)
+		} else {
+			before := &e.slots[i-1]
+			g.AtLeast(relation.Of(r.first), relation.Add(relation.Of(before.first), relation.Num(1)), field, order)
+			start = before.startOf(relation.Of(r.first))
 		}
-		g.Rules = append(g.Rules,
-			e.rule(fmt.Sprintf("%s %s %s", e.runName(i, "First"), compare, first), "gather.max_live", "runs of slots follow one another, from slot 0 on"),
-			e.rule(e.runName(i, "Start")+" == "+start, "gather.max_live", "a run of slots starts where the one before it ends"))
+		g.Define(r.start, e.each(func(p *layout.Placement) int64 { return p.SlotStarts[r.slot] }), "bytes into the arena of slots", start, field,
+			"a run of slots starts where the one before it ends")
 	}
-	g.Functions = append(g.Functions, e.slotFunction("slotBytes", func(i int) string { return e.runName(i, "Bytes") }),
-		e.slotFunction("slotStart", func(i int) string {
-			return fmt.Sprintf("%s + (slot - %s) * %s", e.runName(i, "Start"), e.runName(i, "First"), e.runName(i, "Bytes"))
-		}))
+	slot := relation.Of(constname.OfModel("slot"))
+	g.Functions = append(g.Functions, e.slotFunction("slotBytes", func(r *slotRun) relation.Expr { return relation.Of(r.bytes) }),
+		e.slotFunction("slotStart", func(r *slotRun) relation.Expr { return r.startOf(slot) }))
 	return g
 }
 
 // slotFunction chooses by the run of a slot.
-func (e *worldEmitter) slotFunction(name string, of func(run int) string) string {
+func (e *placer) slotFunction(name string, of func(*slotRun) relation.Expr) string {
 	var body strings.Builder
 	last := len(e.slots) - 1
 	for i := range last {
-		fmt.Fprintf(&body, "slot < %s ? %s : ", e.runName(i+1, "First"), of(i))
+		fmt.Fprintf(&body, "slot < %s ? %s : ", e.slots[i+1].first, of(&e.slots[i]).Text(syntax))
 	}
-	parameter := "long long slot"
-	if last == 0 && name == "slotBytes" {
+	value, parameter := of(&e.slots[last]).Text(syntax), "long long slot"
+	if !strings.Contains(body.String()+value, "slot ") {
 		parameter = "long long"
 	}
-	return fmt.Sprintf("SHARDGEN_FUNCTION long long %s(%s) { return %s; }", e.name(name), parameter, body.String()+of(last))
+	return fmt.Sprintf("SHARDGEN_FUNCTION static long long %s(%s) { return %s; }", name, parameter, body.String()+value)
 }
 
-// blockSlots writes where a bucket's gathered copy lies in the slots of a kind's
+// slotsEnd is where the slot of a shared bucket starts; at their number, where the
+// arena ends.
+func (e *placer) slotsEnd(s int) relation.Expr {
+	if s == 0 {
+		return e.slots[len(e.slots)-1].startOf(relation.Of(relation.MaxLive))
+	}
+	before := &e.names.Shared[s-1]
+	return relation.Add(relation.Of(before.Offset(constname.SlotPart)), relation.Of(before.Gathered()))
+}
+
+// blockSlot writes where a bucket's gathered copy lies in the slots of a kind's
 // blocks.
-func (e *worldEmitter) blockSlots(g *group, k, b int, blocks []layout.BlockPlace) error {
-	kind, names := &e.layout.Kinds[k], e.names.Own[k]
-	bucket, n := &kind.Buckets[b], &names[b]
-	inBlock := blocks[0].Buckets[b].Slot - blocks[0].Buckets[0].Slot
-	for i := range blocks {
-		if got := blocks[i].Buckets[b].Slot - blocks[i].Buckets[0].Slot; got != inBlock {
-			return fmt.Errorf("bucket %s of instance %d is at byte %d of its block, that of instance 0 at %d", output.Printable(bucket.Name), i, got, inBlock)
-		}
-	}
-	e.gathered(g, bucket, n, &blocks[0].Buckets[b])
-	offset, end := n.Offset(constname.BlockPart, e.ranks), "0"
+func (e *placer) blockSlot(g *group, k, b int) {
+	const field = "gather.max_live"
+	names, name, runs := e.names.Own[k], output.Printable(e.layout.Kinds[k].Buckets[b].Name), e.slotsOf(k)
+	n := &names[b]
+	offset, end := n.Offset(constname.BlockPart), relation.Num(0)
 	if b > 0 {
-		end = names[b-1].Offset(constname.BlockPart, e.ranks) + " + " + names[b-1].Gathered(e.ranks)
+		end = relation.Add(relation.Of(names[b-1].Offset(constname.BlockPart)), relation.Of(names[b-1].Gathered()))
 	}
-	g.Constants = append(g.Constants, constant{offset, inBlock, "bytes into the block's slot, of its gathered copy; " + startNote(end) + "; gather.max_live"})
-	g.Rules = append(g.Rules, e.rule(offset+" == "+end, "gather.max_live",
-		fmt.Sprintf("the gathered copy of %s starts where that of the bucket before it ends", output.Printable(bucket.Name))))
-	position := e.names.Kinds[k].Position()
-	g.Rules = append(g.Rules, e.rule(fmt.Sprintf("%s(%s %% maxLive) >= %s + %s", e.name("slotBytes"), position, offset, n.Gathered(e.ranks)), "gather.max_live",
-		fmt.Sprintf("the slot of block %s holds %s", output.Printable(kind.Name), output.Printable(bucket.Name))))
-	e.slotOffset(g, n, kind.Var != "", position, offset)
-	return nil
-}
-
-// slotOffset writes where the gathered copy lies in the arena of slots.
-func (e *worldEmitter) slotOffset(g *group, n *constname.Bucket, repeated bool, position, offset string) {
-	name := n.Offset(constname.SlotPart, e.ranks)
-	if repeated {
-		g.function(name, "long long i", fmt.Sprintf("%s((%s + i) %% maxLive) + %s", e.name("slotStart"), position, offset))
+	slotOf := func(p *layout.Placement, b int) int64 { return e.block(p, k).Buckets[b].Slot }
+	g.Define(offset, e.each(func(p *layout.Placement) int64 { return slotOf(p, b) - slotOf(p, 0) }), "bytes into the block's slot, of its gathered copy", end, field,
+		fmt.Sprintf("the gathered copy of %s starts where that of the bucket before it ends", name))
+	for _, r := range runs {
+		g.AtLeast(relation.Of(r.bytes), relation.Add(relation.Of(offset), relation.Of(n.Gathered())), field,
+			fmt.Sprintf("the slot of block %s holds %s", output.Printable(e.layout.Kinds[k].Name), name))
+	}
+	position, inArena := relation.Of(e.names.Kinds[k].Position()), n.Offset(constname.SlotPart)
+	if e.repeated(k) {
+		slot := relation.Call("slotStart", relation.Mod(relation.Add(position, instance), relation.Of(relation.MaxLive)))
+		g.function(inArena, "long long i", relation.Add(slot, relation.Of(offset)))
 		return
 	}
-	g.Functions = append(g.Functions, fmt.Sprintf("constexpr long long %s = %s(%s %% maxLive) + %s;", name, e.name("slotStart"), position, offset))
+	slot := runs[0].startOf(relation.Mod(position, relation.Of(relation.MaxLive)))
+	g.Define(inArena, e.each(func(p *layout.Placement) int64 { return slotOf(p, b) }), "bytes into the arena of slots, of its gathered copy",
+		relation.Add(slot, relation.Of(offset)), field, fmt.Sprintf("the gathered copy of %s lies in the slot of its block", name))
+}
+
+// slotsOf returns the runs of slots that a kind's blocks use, that of the first
+// block first.
+func (e *placer) slotsOf(k int) []*slotRun {
+	var list []*slotRun
+	for i := range min(e.layout.Kinds[k].Count, e.layout.MaxLive) {
+		slot := (int64(e.first[k]) + i) % e.layout.MaxLive
+		last := len(e.slots) - 1
+		for e.slots[last].slot > slot {
+			last--
+		}
+		if r := &e.slots[last]; !slices.Contains(list, r) {
+			list = append(list, r)
+		}
+	}
+	return list
 }

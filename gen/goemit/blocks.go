@@ -10,17 +10,25 @@ import (
 	"github.com/shardgen/shardgen/runtime/dtype"
 )
 
-// goTypes are the element types of tensors that Go has itself; the others are
-// package dtype's.
-var goTypes = map[dtype.DType]string{
-	dtype.Float64: "float64", dtype.Float32: "float32",
-	dtype.Int8: "int8", dtype.Int16: "int16", dtype.Int32: "int32", dtype.Int64: "int64",
-	dtype.Uint8: "uint8", dtype.Uint16: "uint16", dtype.Uint32: "uint32", dtype.Uint64: "uint64",
-	dtype.Bool: "bool",
-}
-
-var storageTypes = map[dtype.DType]string{
-	dtype.BFloat16: "BF16", dtype.Float16: "F16", dtype.Float8E4M3: "F8E4M3", dtype.Float8E5M2: "F8E5M2",
+// elementTypes are Go's words for the element types: the constant of package dtype, and
+// the type of an element, which is that package's too where it begins in upper
+// case.
+var elementTypes = map[dtype.DType]struct{ constant, element string }{
+	dtype.Float64:    {"Float64", "float64"},
+	dtype.Float32:    {"Float32", "float32"},
+	dtype.BFloat16:   {"BFloat16", "BF16"},
+	dtype.Float16:    {"Float16", "F16"},
+	dtype.Float8E4M3: {"Float8E4M3", "F8E4M3"},
+	dtype.Float8E5M2: {"Float8E5M2", "F8E5M2"},
+	dtype.Int8:       {"Int8", "int8"},
+	dtype.Int16:      {"Int16", "int16"},
+	dtype.Int32:      {"Int32", "int32"},
+	dtype.Int64:      {"Int64", "int64"},
+	dtype.Uint8:      {"Uint8", "uint8"},
+	dtype.Uint16:     {"Uint16", "uint16"},
+	dtype.Uint32:     {"Uint32", "uint32"},
+	dtype.Uint64:     {"Uint64", "uint64"},
+	dtype.Bool:       {"Bool", "bool"},
 }
 
 // blocks emits a type for the parameters of each block kind, and one for their
@@ -111,10 +119,11 @@ func (e *emitter) describe(k int, f *plan.Field) string {
 }
 
 func elementType(t dtype.DType) *jen.Statement {
-	if name, ok := goTypes[t]; ok {
-		return jen.Id(name)
+	name := elementTypes[t].element
+	if name != strings.ToLower(name) {
+		return jen.Qual(dtypePath, name)
 	}
-	return jen.Qual(dtypePath, storageTypes[t])
+	return jen.Id(name)
 }
 
 // viewFunc emits the function that makes a block's (or its gradients') struct
@@ -137,7 +146,7 @@ func (e *emitter) view(k int, f *plan.Field, handle, accessor string) jen.Code {
 	}
 	start := e.names.Of(k, f.At).Params[f.At.Param].Start
 	return jen.Qual(shardPath, accessor).Types(elementType(f.DType)).Call(
-		jen.Id(handle), jen.Lit(f.At.Bucket), jen.Lit(f.At.Param), jen.Id(start))
+		jen.Id(handle), jen.Lit(f.At.Bucket), jen.Lit(f.At.Param), jen.Id(start.String()))
 }
 
 func receiver(typeName string) jen.Code { return jen.Id(receiverName(typeName)).Id(typeName) }

@@ -11,15 +11,6 @@ import (
 	"github.com/shardgen/shardgen/runtime/layout"
 )
 
-// dtypeNames are the runtime's names of the element types.
-var dtypeNames = map[dtype.DType]string{
-	dtype.Float64: "Float64", dtype.Float32: "Float32", dtype.BFloat16: "BFloat16", dtype.Float16: "Float16",
-	dtype.Float8E4M3: "Float8E4M3", dtype.Float8E5M2: "Float8E5M2",
-	dtype.Int8: "Int8", dtype.Int16: "Int16", dtype.Int32: "Int32", dtype.Int64: "Int64",
-	dtype.Uint8: "Uint8", dtype.Uint16: "Uint16", dtype.Uint32: "Uint32", dtype.Uint64: "Uint64",
-	dtype.Bool: "Bool",
-}
-
 // descriptor emits what Open takes: the layout, made of the constants above.
 func (e *emitter) descriptor(f *jen.File) error {
 	model, err := e.layoutLiteral()
@@ -72,12 +63,15 @@ func (e *emitter) worldLiterals() []jen.Code {
 		items = append(items, list([]jen.Code{
 			field("LayoutHash", jen.Lit(e.plan.Worlds[w].Layout)),
 			field("PlanHash", jen.Lit(e.plan.Worlds[w].Plan)),
-			field("RestBytes", jen.Id(constname.Rest(ranks))),
-			field("PeakBytes", jen.Id(constname.Peak(ranks))),
+			field("RestBytes", jen.Id(constname.Rest().Go(ranks))),
+			field("PeakBytes", jen.Id(constname.Peak().Go(ranks))),
 		}))
 	}
 	return items
 }
+
+// optimizerKinds are the constants of package layout.
+var optimizerKinds = [...]string{layout.NoOptimizer: "NoOptimizer", layout.SGD: "SGD", layout.MomentumSGD: "MomentumSGD", layout.AdamW: "AdamW"}
 
 func (e *emitter) layoutLiteral() (jen.Code, error) {
 	m := e.layout
@@ -93,7 +87,7 @@ func (e *emitter) layoutLiteral() (jen.Code, error) {
 		field("Reduce", dtypeValue(m.Reduce)),
 		field("DivideBy", number(m.DivideBy)),
 		field("Optimizer", jen.Qual(layoutPath, "Optimizer").Values(
-			field("Masters", jen.Lit(m.Optimizer.Masters)), field("Moments", number(m.Optimizer.Moments)))),
+			field("Kind", jen.Qual(layoutPath, optimizerKinds[m.Optimizer.Kind])), field("Masters", jen.Lit(m.Optimizer.Masters)))),
 		field("Worlds", int64s(e.worldNames())),
 		field("Kinds", jen.Index().Qual(layoutPath, "Kind").Add(list(kinds))),
 	}
@@ -110,7 +104,7 @@ func (e *emitter) layoutLiteral() (jen.Code, error) {
 func (e *emitter) worldNames() []jen.Code {
 	var items []jen.Code
 	for _, ranks := range e.layout.Worlds {
-		items = append(items, jen.Id(constname.World(ranks)))
+		items = append(items, jen.Id(constname.World().Go(ranks)))
 	}
 	return items
 }
@@ -121,8 +115,8 @@ func (e *emitter) kindLiterals() ([]jen.Code, error) {
 		kind := &e.layout.Kinds[k]
 		items := []jen.Code{field("Name", jen.Lit(kind.Name))}
 		if kind.Var != "" {
-			name := e.plan.Kinds[k].GoName
-			items = append(items, field("Var", jen.Lit(kind.Var)), field("First", jen.Id(name+"First")), field("Count", jen.Id(name+"Len")))
+			items = append(items, field("Var", jen.Lit(kind.Var)),
+				field("First", jen.Id(e.names.RepeatFirst(k).String())), field("Count", jen.Id(e.names.RepeatLen(k).String())))
 		} else {
 			items = append(items, field("Count", number(kind.Count)))
 		}
@@ -160,13 +154,13 @@ func (e *emitter) bucketLiterals(buckets []layout.Bucket, n []constname.Bucket) 
 func (e *emitter) bucketLiteral(b *layout.Bucket, n *constname.Bucket) (jen.Code, error) {
 	var shards []jen.Code
 	for _, ranks := range e.layout.Worlds {
-		shards = append(shards, jen.Id(n.Shard(ranks)))
+		shards = append(shards, jen.Id(n.Shard().Go(ranks)))
 	}
 	items := []jen.Code{
 		field("Name", jen.Lit(b.Name)),
 		field("DType", dtypeValue(b.DType)),
 		field("Trainable", jen.Lit(b.Trainable)),
-		field("Unit", jen.Id(n.Unit())),
+		field("Unit", jen.Id(n.Unit().String())),
 	}
 	if len(b.Params) > 0 {
 		params, err := paramLiterals(b, n)
@@ -175,7 +169,7 @@ func (e *emitter) bucketLiteral(b *layout.Bucket, n *constname.Bucket) (jen.Code
 		}
 		items = append(items, field("Params", jen.Index().Qual(layoutPath, "Param").Add(list(params))))
 	}
-	return list(append(items, field("End", jen.Id(n.End())), field("ShardElements", int64s(shards)))), nil
+	return list(append(items, field("End", jen.Id(n.End().String())), field("ShardElements", int64s(shards)))), nil
 }
 
 func paramLiterals(b *layout.Bucket, n *constname.Bucket) ([]jen.Code, error) {
@@ -189,8 +183,8 @@ func paramLiterals(b *layout.Bucket, n *constname.Bucket) ([]jen.Code, error) {
 		values := []jen.Code{
 			field("Name", jen.Lit(p.Name)),
 			field("Shape", int64s(dims)),
-			field("Numel", jen.Id(n.Params[i].Numel)),
-			field("Start", jen.Id(n.Params[i].Start)),
+			field("Numel", jen.Id(n.Params[i].Numel.String())),
+			field("Start", jen.Id(n.Params[i].Start.String())),
 			field("Decay", jen.Lit(p.Decay)),
 		}
 		if p.Init != nil {
@@ -207,4 +201,4 @@ func paramLiterals(b *layout.Bucket, n *constname.Bucket) ([]jen.Code, error) {
 
 func int64s(items []jen.Code) *jen.Statement { return jen.Index().Int64().Values(items...) }
 
-func dtypeValue(t dtype.DType) *jen.Statement { return jen.Qual(dtypePath, dtypeNames[t]) }
+func dtypeValue(t dtype.DType) *jen.Statement { return jen.Qual(dtypePath, elementTypes[t].constant) }

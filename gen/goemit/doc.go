@@ -8,6 +8,6 @@
 // the block kinds, not with layers or world sizes.
 //
 // All numbers come from the plan; the package computes no offset. It imports
-// spec, gen/plan, gen/constname, gen/output and the runtime's leaves, and writes Go through
-// jennifer, whose quirks are dealt with in source.go alone.
+// spec, gen/plan, gen/constname, gen/relation, gen/output and the runtime's leaves,
+// and writes Go through jennifer, whose quirks are dealt with in source.go alone.
 package goemit

@@ -48,7 +48,7 @@ func (x *fixture) plan(t *testing.T) *plan.Plan {
 	b.plan.Spec.Optimizer.Kind.V = x.kind
 	b.plan.Layout = &layout.Model{AlignBytes: 256, MaxLive: 2, Prefetch: 1, GradSlots: 2, Reduce: dtype.Float32, Worlds: x.worlds}
 	if x.kind == spec.OptimizerAdamW {
-		b.plan.Layout.Optimizer = layout.Optimizer{Masters: true, Moments: 2}
+		b.plan.Layout.Optimizer = layout.Optimizer{Kind: layout.AdamW, Masters: true}
 	}
 	for i := range x.blocks {
 		b.block(&x.blocks[i])

@@ -2,6 +2,7 @@ package goemit
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -232,4 +233,21 @@ func (e *emitter) step(f *jen.File) {
 		Params(jen.Qual(shardPath, "StepResult"), jen.Error()).
 		Block(jen.Return(coreCall("Step"+name, jen.Id("ctx"), jen.Id("optimizer"))))
 	f.Line()
+}
+
+// count writes a number with its noun, "1 block" or "12 blocks".
+func count(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return grouped(n) + " " + noun + "s"
+}
+
+// grouped writes an integer with commas between groups of three digits.
+func grouped(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	for at := len(digits) - 3; at > 0; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
+	}
+	return digits
 }

@@ -165,11 +165,11 @@ func (b *builder) layOut() {
 func optimizerState(o *spec.Optimizer) layout.Optimizer {
 	switch {
 	case o.Kind.V == spec.OptimizerAdamW:
-		return layout.Optimizer{Masters: true, Moments: 2}
+		return layout.Optimizer{Kind: layout.AdamW, Masters: true}
 	case o.Kind.V == spec.OptimizerSGD && o.Momentum.V:
-		return layout.Optimizer{Masters: true, Moments: 1}
+		return layout.Optimizer{Kind: layout.MomentumSGD, Masters: true}
 	case o.Kind.V == spec.OptimizerSGD:
-		return layout.Optimizer{Masters: true}
+		return layout.Optimizer{Kind: layout.SGD, Masters: true}
 	}
 	return layout.Optimizer{}
 }

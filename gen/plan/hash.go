@@ -137,7 +137,7 @@ func (b *builder) planHash(w *World) string {
 	e.number(cmp.Or(m.DivideBy, w.Ranks))
 	e.text(string(b.spec.Optimizer.Kind.V))
 	e.flag(m.Optimizer.Masters)
-	e.number(m.Optimizer.Moments)
+	e.number(m.Optimizer.Kind.Moments())
 	e.number(int64(len(m.Kinds)))
 	for i := range m.Kinds {
 		e.kind(&m.Kinds[i])

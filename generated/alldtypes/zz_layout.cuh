@@ -2,9 +2,11 @@
 //
 // How model alldtypes is sharded and where everything lies: the constants of the
 // Go package, under the same names, and the offsets that its runtime works out,
-// for C++17 and CUDA. Counts and offsets are elements where no bytes are named. A
-// static_assert that fails names a rule that the constants break: they were edited
-// by hand, or merged from two versions.
+// for C++17 and CUDA. What depends on the number of ranks is a member of World<N>:
+// World<8>::restBytes is restBytesWorld8 in Go, and World<8>::a_b is a_b_world8.
+// Counts and offsets are elements where no bytes are named. A static_assert that
+// fails names a rule that the constants break: they were edited by hand, or merged
+// from two versions.
 #pragma once
 
 #ifndef SHARDGEN_FUNCTION
@@ -14,11 +16,15 @@
 #define SHARDGEN_FUNCTION constexpr
 #endif
 #endif
+#define SHARDGEN_FIX "; if not, run go tool shardgen generate alldtypes.yaml"
 
 namespace shardgen::models::alldtypes {
 
-SHARDGEN_FUNCTION long long larger(long long a, long long b) { return a > b ? a : b; }
 SHARDGEN_FUNCTION long long roundUp(long long n, long long unit) { return (n + unit - 1) / unit * unit; }
+SHARDGEN_FUNCTION long long ceilDiv(long long n, long long d) { return (n + d - 1) / d; }
+SHARDGEN_FUNCTION long long largest(long long n) { return n; }
+template <class... More>
+SHARDGEN_FUNCTION long long largest(long long a, long long b, More... more) { return largest(a > b ? a : b, more...); }
 
 // ArenaPlace is one allocation of a rank.
 struct ArenaPlace {
@@ -51,3304 +57,910 @@ struct GradientPlace {
 constexpr long long MixFirst = 0;  // the first index; blocks.repeat
 constexpr long long MixLen = 2;  // blocks; blocks.repeat
 static_assert(MixFirst + MixLen - 1 == 1,
-              "blocks.repeat of mix.{i}: the last index is First + Len - 1; if not, run go tool shardgen generate alldtypes.yaml");
+              "blocks.repeat: the last index of mix.{i} is First + Len - 1" SHARDGEN_FIX);
 
 // What holds for all buckets.
 constexpr long long alignBytes = 16;  // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
 constexpr long long maxLive = 2;  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
 constexpr long long prefetch = 1;  // blocks gathered ahead of the trainer; gather.prefetch
 constexpr long long gradientSlots = 2;  // full-size gradient buffers; gradients.slots
-constexpr long long partialsStart = 64;  // bytes into the arena of scratch, of partial sums; roundup(64, alignBytes); shard.align_bytes
-constexpr long long world1 = 1;  // ranks; topology.world
-constexpr long long restBytesWorld1 = 3488;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld1 = 5280;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world2 = 2;  // ranks; topology.world
-constexpr long long restBytesWorld2 = 2240;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld2 = 4480;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world3 = 3;  // ranks; topology.world
-constexpr long long restBytesWorld3 = 1344;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld3 = 3616;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world4 = 4;  // ranks; topology.world
-constexpr long long restBytesWorld4 = 1344;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld4 = 4336;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world8 = 8;  // ranks; topology.world
-constexpr long long restBytesWorld8 = 1216;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld8 = 6560;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-static_assert(alignBytes >= 16 && (alignBytes & (alignBytes - 1)) == 0,
-              "shard.align_bytes: a power of two, 16 or more, because kernels use 16-byte accesses; if not, run go tool shardgen generate alldtypes.yaml");
+static_assert(alignBytes >= 16,
+              "shard.align_bytes: 16 or more, because kernels use 16-byte accesses" SHARDGEN_FIX);
+static_assert(65536LL % alignBytes == 0,
+              "shard.align_bytes: a power of two, 65536 at most" SHARDGEN_FIX);
 static_assert(maxLive >= 1 + prefetch,
-              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, run go tool shardgen generate alldtypes.yaml");
+              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use" SHARDGEN_FIX);
 static_assert(gradientSlots >= 1,
-              "gradients.slots: a backward pass needs a gradient buffer; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(partialsStart == roundUp(64, alignBytes),
-              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(world1 == 1,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(peakBytesWorld1 >= restBytesWorld1,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(world2 == 2,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(peakBytesWorld2 >= restBytesWorld2,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(world3 == 3,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(peakBytesWorld3 >= restBytesWorld3,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(world4 == 4,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(peakBytesWorld4 >= restBytesWorld4,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(world8 == 8,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(peakBytesWorld8 >= restBytesWorld8,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate alldtypes.yaml");
+              "gradients.slots: a backward pass needs a gradient buffer" SHARDGEN_FIX);
+
+// Bucket mix.{i}/f64, trainable: 8 bytes an element.
+constexpr long long mix_f64_unit = 2;  // elements; alignBytes / 8; shard.align_bytes
+constexpr long long mix_numel_Double = 11;  // elements of mix.{i}.double; 11; blocks.params.shape
+constexpr long long mix_start_Double = 0;  // elements; 0; blocks.params
+constexpr long long mix_f64_end = 12;  // elements; roundUp(mix_start_Double + mix_numel_Double, mix_f64_unit); blocks.params
+static_assert(mix_f64_unit * 8 == alignBytes,
+              "shard.align_bytes: a unit of 8-byte elements of mix.{i}/f64 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_Double == 11,
+              "blocks.params.shape: numel of mix.{i}.double is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_Double == 0,
+              "blocks.params: mix.{i}.double starts the bucket" SHARDGEN_FIX);
+static_assert(mix_f64_end == roundUp(mix_start_Double + mix_numel_Double, mix_f64_unit),
+              "blocks.params: bucket mix.{i}/f64 ends where mix.{i}.double ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/f32, trainable: 4 bytes an element.
+constexpr long long mix_f32_unit = 4;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long mix_numel_Single = 9;  // elements of mix.{i}.single; 3 * 3; blocks.params.shape
+constexpr long long mix_start_Single = 0;  // elements; 0; blocks.params
+constexpr long long mix_f32_end = 12;  // elements; roundUp(mix_start_Single + mix_numel_Single, mix_f32_unit); blocks.params
+static_assert(mix_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of mix.{i}/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_Single == 3LL * 3,
+              "blocks.params.shape: numel of mix.{i}.single is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_Single == 0,
+              "blocks.params: mix.{i}.single starts the bucket" SHARDGEN_FIX);
+static_assert(mix_f32_end == roundUp(mix_start_Single + mix_numel_Single, mix_f32_unit),
+              "blocks.params: bucket mix.{i}/f32 ends where mix.{i}.single ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/bf16, trainable: 2 bytes an element.
+constexpr long long mix_bf16_unit = 8;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long mix_numel_Brain = 19;  // elements of mix.{i}.brain; 19; blocks.params.shape
+constexpr long long mix_start_Brain = 0;  // elements; 0; blocks.params
+constexpr long long mix_bf16_end = 24;  // elements; roundUp(mix_start_Brain + mix_numel_Brain, mix_bf16_unit); blocks.params
+static_assert(mix_bf16_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of mix.{i}/bf16 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_Brain == 19,
+              "blocks.params.shape: numel of mix.{i}.brain is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_Brain == 0,
+              "blocks.params: mix.{i}.brain starts the bucket" SHARDGEN_FIX);
+static_assert(mix_bf16_end == roundUp(mix_start_Brain + mix_numel_Brain, mix_bf16_unit),
+              "blocks.params: bucket mix.{i}/bf16 ends where mix.{i}.brain ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/f16, trainable: 2 bytes an element.
+constexpr long long mix_f16_unit = 8;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long mix_numel_Half = 18;  // elements of mix.{i}.half; 2 * 9; blocks.params.shape
+constexpr long long mix_start_Half = 0;  // elements; 0; blocks.params
+constexpr long long mix_f16_end = 24;  // elements; roundUp(mix_start_Half + mix_numel_Half, mix_f16_unit); blocks.params
+static_assert(mix_f16_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of mix.{i}/f16 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_Half == 2LL * 9,
+              "blocks.params.shape: numel of mix.{i}.half is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_Half == 0,
+              "blocks.params: mix.{i}.half starts the bucket" SHARDGEN_FIX);
+static_assert(mix_f16_end == roundUp(mix_start_Half + mix_numel_Half, mix_f16_unit),
+              "blocks.params: bucket mix.{i}/f16 ends where mix.{i}.half ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/bf16/frozen, frozen: 2 bytes an element.
+constexpr long long mix_bf16frozen_unit = 8;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long mix_numel_BrainFrozen = 6;  // elements of mix.{i}.brain_frozen; 6; blocks.params.shape
+constexpr long long mix_start_BrainFrozen = 0;  // elements; 0; blocks.params
+constexpr long long mix_bf16frozen_end = 8;  // elements; roundUp(mix_start_BrainFrozen + mix_numel_BrainFrozen, mix_bf16frozen_unit); blocks.params
+static_assert(mix_bf16frozen_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of mix.{i}/bf16/frozen is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_BrainFrozen == 6,
+              "blocks.params.shape: numel of mix.{i}.brain_frozen is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_BrainFrozen == 0,
+              "blocks.params: mix.{i}.brain_frozen starts the bucket" SHARDGEN_FIX);
+static_assert(mix_bf16frozen_end == roundUp(mix_start_BrainFrozen + mix_numel_BrainFrozen, mix_bf16frozen_unit),
+              "blocks.params: bucket mix.{i}/bf16/frozen ends where mix.{i}.brain_frozen ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/f8e4m3, frozen: 1 bytes an element.
+constexpr long long mix_f8e4m3_unit = 16;  // elements; alignBytes / 1; shard.align_bytes
+constexpr long long mix_numel_E4m3 = 40;  // elements of mix.{i}.e4m3; 40; blocks.params.shape
+constexpr long long mix_start_E4m3 = 0;  // elements; 0; blocks.params
+constexpr long long mix_f8e4m3_end = 48;  // elements; roundUp(mix_start_E4m3 + mix_numel_E4m3, mix_f8e4m3_unit); blocks.params
+static_assert(mix_f8e4m3_unit * 1 == alignBytes,
+              "shard.align_bytes: a unit of 1-byte elements of mix.{i}/f8e4m3 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_E4m3 == 40,
+              "blocks.params.shape: numel of mix.{i}.e4m3 is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_E4m3 == 0,
+              "blocks.params: mix.{i}.e4m3 starts the bucket" SHARDGEN_FIX);
+static_assert(mix_f8e4m3_end == roundUp(mix_start_E4m3 + mix_numel_E4m3, mix_f8e4m3_unit),
+              "blocks.params: bucket mix.{i}/f8e4m3 ends where mix.{i}.e4m3 ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/f8e5m2, frozen: 1 bytes an element.
+constexpr long long mix_f8e5m2_unit = 16;  // elements; alignBytes / 1; shard.align_bytes
+constexpr long long mix_numel_E5m2 = 17;  // elements of mix.{i}.e5m2; 17; blocks.params.shape
+constexpr long long mix_start_E5m2 = 0;  // elements; 0; blocks.params
+constexpr long long mix_f8e5m2_end = 32;  // elements; roundUp(mix_start_E5m2 + mix_numel_E5m2, mix_f8e5m2_unit); blocks.params
+static_assert(mix_f8e5m2_unit * 1 == alignBytes,
+              "shard.align_bytes: a unit of 1-byte elements of mix.{i}/f8e5m2 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_E5m2 == 17,
+              "blocks.params.shape: numel of mix.{i}.e5m2 is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_E5m2 == 0,
+              "blocks.params: mix.{i}.e5m2 starts the bucket" SHARDGEN_FIX);
+static_assert(mix_f8e5m2_end == roundUp(mix_start_E5m2 + mix_numel_E5m2, mix_f8e5m2_unit),
+              "blocks.params: bucket mix.{i}/f8e5m2 ends where mix.{i}.e5m2 ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/i64, frozen: 8 bytes an element.
+constexpr long long mix_i64_unit = 2;  // elements; alignBytes / 8; shard.align_bytes
+constexpr long long mix_numel_Index = 5;  // elements of mix.{i}.index; 5; blocks.params.shape
+constexpr long long mix_start_Index = 0;  // elements; 0; blocks.params
+constexpr long long mix_i64_end = 6;  // elements; roundUp(mix_start_Index + mix_numel_Index, mix_i64_unit); blocks.params
+static_assert(mix_i64_unit * 8 == alignBytes,
+              "shard.align_bytes: a unit of 8-byte elements of mix.{i}/i64 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_Index == 5,
+              "blocks.params.shape: numel of mix.{i}.index is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_Index == 0,
+              "blocks.params: mix.{i}.index starts the bucket" SHARDGEN_FIX);
+static_assert(mix_i64_end == roundUp(mix_start_Index + mix_numel_Index, mix_i64_unit),
+              "blocks.params: bucket mix.{i}/i64 ends where mix.{i}.index ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/i32, frozen: 4 bytes an element.
+constexpr long long mix_i32_unit = 4;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long mix_numel_I32 = 5;  // elements of mix.{i}.i32; 5; blocks.params.shape
+constexpr long long mix_start_I32 = 0;  // elements; 0; blocks.params
+constexpr long long mix_i32_end = 8;  // elements; roundUp(mix_start_I32 + mix_numel_I32, mix_i32_unit); blocks.params
+static_assert(mix_i32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of mix.{i}/i32 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_I32 == 5,
+              "blocks.params.shape: numel of mix.{i}.i32 is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_I32 == 0,
+              "blocks.params: mix.{i}.i32 starts the bucket" SHARDGEN_FIX);
+static_assert(mix_i32_end == roundUp(mix_start_I32 + mix_numel_I32, mix_i32_unit),
+              "blocks.params: bucket mix.{i}/i32 ends where mix.{i}.i32 ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/i16, frozen: 2 bytes an element.
+constexpr long long mix_i16_unit = 8;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long mix_numel_I16 = 5;  // elements of mix.{i}.i16; 5; blocks.params.shape
+constexpr long long mix_start_I16 = 0;  // elements; 0; blocks.params
+constexpr long long mix_i16_end = 8;  // elements; roundUp(mix_start_I16 + mix_numel_I16, mix_i16_unit); blocks.params
+static_assert(mix_i16_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of mix.{i}/i16 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_I16 == 5,
+              "blocks.params.shape: numel of mix.{i}.i16 is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_I16 == 0,
+              "blocks.params: mix.{i}.i16 starts the bucket" SHARDGEN_FIX);
+static_assert(mix_i16_end == roundUp(mix_start_I16 + mix_numel_I16, mix_i16_unit),
+              "blocks.params: bucket mix.{i}/i16 ends where mix.{i}.i16 ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/i8, frozen: 1 bytes an element.
+constexpr long long mix_i8_unit = 16;  // elements; alignBytes / 1; shard.align_bytes
+constexpr long long mix_numel_I8 = 5;  // elements of mix.{i}.i8; 5; blocks.params.shape
+constexpr long long mix_start_I8 = 0;  // elements; 0; blocks.params
+constexpr long long mix_i8_end = 16;  // elements; roundUp(mix_start_I8 + mix_numel_I8, mix_i8_unit); blocks.params
+static_assert(mix_i8_unit * 1 == alignBytes,
+              "shard.align_bytes: a unit of 1-byte elements of mix.{i}/i8 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_I8 == 5,
+              "blocks.params.shape: numel of mix.{i}.i8 is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_I8 == 0,
+              "blocks.params: mix.{i}.i8 starts the bucket" SHARDGEN_FIX);
+static_assert(mix_i8_end == roundUp(mix_start_I8 + mix_numel_I8, mix_i8_unit),
+              "blocks.params: bucket mix.{i}/i8 ends where mix.{i}.i8 ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/u64, frozen: 8 bytes an element.
+constexpr long long mix_u64_unit = 2;  // elements; alignBytes / 8; shard.align_bytes
+constexpr long long mix_numel_U64 = 3;  // elements of mix.{i}.u64; 3; blocks.params.shape
+constexpr long long mix_start_U64 = 0;  // elements; 0; blocks.params
+constexpr long long mix_u64_end = 4;  // elements; roundUp(mix_start_U64 + mix_numel_U64, mix_u64_unit); blocks.params
+static_assert(mix_u64_unit * 8 == alignBytes,
+              "shard.align_bytes: a unit of 8-byte elements of mix.{i}/u64 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_U64 == 3,
+              "blocks.params.shape: numel of mix.{i}.u64 is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_U64 == 0,
+              "blocks.params: mix.{i}.u64 starts the bucket" SHARDGEN_FIX);
+static_assert(mix_u64_end == roundUp(mix_start_U64 + mix_numel_U64, mix_u64_unit),
+              "blocks.params: bucket mix.{i}/u64 ends where mix.{i}.u64 ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/u32, frozen: 4 bytes an element.
+constexpr long long mix_u32_unit = 4;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long mix_numel_U32 = 3;  // elements of mix.{i}.u32; 3; blocks.params.shape
+constexpr long long mix_start_U32 = 0;  // elements; 0; blocks.params
+constexpr long long mix_u32_end = 4;  // elements; roundUp(mix_start_U32 + mix_numel_U32, mix_u32_unit); blocks.params
+static_assert(mix_u32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of mix.{i}/u32 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_U32 == 3,
+              "blocks.params.shape: numel of mix.{i}.u32 is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_U32 == 0,
+              "blocks.params: mix.{i}.u32 starts the bucket" SHARDGEN_FIX);
+static_assert(mix_u32_end == roundUp(mix_start_U32 + mix_numel_U32, mix_u32_unit),
+              "blocks.params: bucket mix.{i}/u32 ends where mix.{i}.u32 ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/u16, frozen: 2 bytes an element.
+constexpr long long mix_u16_unit = 8;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long mix_numel_U16 = 3;  // elements of mix.{i}.u16; 3; blocks.params.shape
+constexpr long long mix_start_U16 = 0;  // elements; 0; blocks.params
+constexpr long long mix_u16_end = 8;  // elements; roundUp(mix_start_U16 + mix_numel_U16, mix_u16_unit); blocks.params
+static_assert(mix_u16_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of mix.{i}/u16 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_U16 == 3,
+              "blocks.params.shape: numel of mix.{i}.u16 is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_U16 == 0,
+              "blocks.params: mix.{i}.u16 starts the bucket" SHARDGEN_FIX);
+static_assert(mix_u16_end == roundUp(mix_start_U16 + mix_numel_U16, mix_u16_unit),
+              "blocks.params: bucket mix.{i}/u16 ends where mix.{i}.u16 ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/u8, frozen: 1 bytes an element.
+constexpr long long mix_u8_unit = 16;  // elements; alignBytes / 1; shard.align_bytes
+constexpr long long mix_numel_U8 = 4;  // elements of mix.{i}.u8; 4; blocks.params.shape
+constexpr long long mix_start_U8 = 0;  // elements; 0; blocks.params
+constexpr long long mix_u8_end = 16;  // elements; roundUp(mix_start_U8 + mix_numel_U8, mix_u8_unit); blocks.params
+static_assert(mix_u8_unit * 1 == alignBytes,
+              "shard.align_bytes: a unit of 1-byte elements of mix.{i}/u8 is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_U8 == 4,
+              "blocks.params.shape: numel of mix.{i}.u8 is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_U8 == 0,
+              "blocks.params: mix.{i}.u8 starts the bucket" SHARDGEN_FIX);
+static_assert(mix_u8_end == roundUp(mix_start_U8 + mix_numel_U8, mix_u8_unit),
+              "blocks.params: bucket mix.{i}/u8 ends where mix.{i}.u8 ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket mix.{i}/bool, frozen: 1 bytes an element.
+constexpr long long mix_bool_unit = 16;  // elements; alignBytes / 1; shard.align_bytes
+constexpr long long mix_numel_Mask = 9;  // elements of mix.{i}.mask; 9; blocks.params.shape
+constexpr long long mix_start_Mask = 0;  // elements; 0; blocks.params
+constexpr long long mix_bool_end = 16;  // elements; roundUp(mix_start_Mask + mix_numel_Mask, mix_bool_unit); blocks.params
+static_assert(mix_bool_unit * 1 == alignBytes,
+              "shard.align_bytes: a unit of 1-byte elements of mix.{i}/bool is align_bytes long" SHARDGEN_FIX);
+static_assert(mix_numel_Mask == 9,
+              "blocks.params.shape: numel of mix.{i}.mask is the product of the dimensions" SHARDGEN_FIX);
+static_assert(mix_start_Mask == 0,
+              "blocks.params: mix.{i}.mask starts the bucket" SHARDGEN_FIX);
+static_assert(mix_bool_end == roundUp(mix_start_Mask + mix_numel_Mask, mix_bool_unit),
+              "blocks.params: bucket mix.{i}/bool ends where mix.{i}.mask ends, rounded up to the unit" SHARDGEN_FIX);
 
 // The positions of blocks, those of a repeat one after another.
 constexpr long long mix_position = 0;  // position of the first block mix.{i}; 0; blocks
 static_assert(mix_position == 0,
-              "blocks: block mix.{i} stands behind those before it; if not, run go tool shardgen generate alldtypes.yaml");
+              "blocks: block mix.{i} stands behind those before it" SHARDGEN_FIX);
 
-// Bucket mix.{i}/f64, trainable: 8 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_f64_unit = 2;  // elements; alignBytes/8; shard.align_bytes
-constexpr long long mix_numel_Double = 11;  // elements; 11; shape of mix.{i}.double in blocks.params
-constexpr long long mix_start_Double = 0;  // elements; the bucket's start
-constexpr long long mix_f64_end = 12;  // elements; roundup(mix_start_Double + mix_numel_Double, unit)
-constexpr long long mix_f64_shard_world1 = 12;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_f64_shard_world2 = 6;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_f64_shard_world3 = 4;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_f64_shard_world4 = 4;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_f64_shard_world8 = 2;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_f64_unit * 8 == alignBytes,
-              "shard.align_bytes: a unit of 8-byte elements of mix.{i}/f64 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_Double == 11LL,
-              "shape of mix.{i}.double: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_Double == 0,
-              "blocks.params: mix.{i}.double starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_end == (mix_start_Double + mix_numel_Double + mix_f64_unit - 1) / mix_f64_unit * mix_f64_unit,
-              "blocks.params: bucket mix.{i}/f64 ends where mix.{i}.double ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_shard_world1 == (mix_f64_end / mix_f64_unit + world1 - 1) / world1 * mix_f64_unit,
-              "topology.world: a shard of mix.{i}/f64 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_shard_world2 == (mix_f64_end / mix_f64_unit + world2 - 1) / world2 * mix_f64_unit,
-              "topology.world: a shard of mix.{i}/f64 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_shard_world3 == (mix_f64_end / mix_f64_unit + world3 - 1) / world3 * mix_f64_unit,
-              "topology.world: a shard of mix.{i}/f64 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_shard_world4 == (mix_f64_end / mix_f64_unit + world4 - 1) / world4 * mix_f64_unit,
-              "topology.world: a shard of mix.{i}/f64 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_shard_world8 == (mix_f64_end / mix_f64_unit + world8 - 1) / world8 * mix_f64_unit,
-              "topology.world: a shard of mix.{i}/f64 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
+// Sums of a step.
+constexpr long long partialsStart = 64;  // bytes into the arena of scratch, of partial sums; roundUp(64, alignBytes); shard.align_bytes
+static_assert(partialsStart == roundUp(64, alignBytes),
+              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned" SHARDGEN_FIX);
 
-// Bucket mix.{i}/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_f32_unit = 4;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long mix_numel_Single = 9;  // elements; 3*3; shape of mix.{i}.single in blocks.params
-constexpr long long mix_start_Single = 0;  // elements; the bucket's start
-constexpr long long mix_f32_end = 12;  // elements; roundup(mix_start_Single + mix_numel_Single, unit)
-constexpr long long mix_f32_shard_world1 = 12;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_f32_shard_world2 = 8;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_f32_shard_world3 = 4;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_f32_shard_world4 = 4;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_f32_shard_world8 = 4;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of mix.{i}/f32 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_Single == 3LL*3LL,
-              "shape of mix.{i}.single: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_Single == 0,
-              "blocks.params: mix.{i}.single starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_end == (mix_start_Single + mix_numel_Single + mix_f32_unit - 1) / mix_f32_unit * mix_f32_unit,
-              "blocks.params: bucket mix.{i}/f32 ends where mix.{i}.single ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_shard_world1 == (mix_f32_end / mix_f32_unit + world1 - 1) / world1 * mix_f32_unit,
-              "topology.world: a shard of mix.{i}/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_shard_world2 == (mix_f32_end / mix_f32_unit + world2 - 1) / world2 * mix_f32_unit,
-              "topology.world: a shard of mix.{i}/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_shard_world3 == (mix_f32_end / mix_f32_unit + world3 - 1) / world3 * mix_f32_unit,
-              "topology.world: a shard of mix.{i}/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_shard_world4 == (mix_f32_end / mix_f32_unit + world4 - 1) / world4 * mix_f32_unit,
-              "topology.world: a shard of mix.{i}/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_shard_world8 == (mix_f32_end / mix_f32_unit + world8 - 1) / world8 * mix_f32_unit,
-              "topology.world: a shard of mix.{i}/f32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/bf16, trainable: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_bf16_unit = 8;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long mix_numel_Brain = 19;  // elements; 19; shape of mix.{i}.brain in blocks.params
-constexpr long long mix_start_Brain = 0;  // elements; the bucket's start
-constexpr long long mix_bf16_end = 24;  // elements; roundup(mix_start_Brain + mix_numel_Brain, unit)
-constexpr long long mix_bf16_shard_world1 = 24;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_bf16_shard_world2 = 16;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_bf16_shard_world3 = 8;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_bf16_shard_world4 = 8;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_bf16_shard_world8 = 8;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_bf16_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of mix.{i}/bf16 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_Brain == 19LL,
-              "shape of mix.{i}.brain: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_Brain == 0,
-              "blocks.params: mix.{i}.brain starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_end == (mix_start_Brain + mix_numel_Brain + mix_bf16_unit - 1) / mix_bf16_unit * mix_bf16_unit,
-              "blocks.params: bucket mix.{i}/bf16 ends where mix.{i}.brain ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_shard_world1 == (mix_bf16_end / mix_bf16_unit + world1 - 1) / world1 * mix_bf16_unit,
-              "topology.world: a shard of mix.{i}/bf16 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_shard_world2 == (mix_bf16_end / mix_bf16_unit + world2 - 1) / world2 * mix_bf16_unit,
-              "topology.world: a shard of mix.{i}/bf16 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_shard_world3 == (mix_bf16_end / mix_bf16_unit + world3 - 1) / world3 * mix_bf16_unit,
-              "topology.world: a shard of mix.{i}/bf16 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_shard_world4 == (mix_bf16_end / mix_bf16_unit + world4 - 1) / world4 * mix_bf16_unit,
-              "topology.world: a shard of mix.{i}/bf16 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_shard_world8 == (mix_bf16_end / mix_bf16_unit + world8 - 1) / world8 * mix_bf16_unit,
-              "topology.world: a shard of mix.{i}/bf16 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/f16, trainable: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_f16_unit = 8;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long mix_numel_Half = 18;  // elements; 2*9; shape of mix.{i}.half in blocks.params
-constexpr long long mix_start_Half = 0;  // elements; the bucket's start
-constexpr long long mix_f16_end = 24;  // elements; roundup(mix_start_Half + mix_numel_Half, unit)
-constexpr long long mix_f16_shard_world1 = 24;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_f16_shard_world2 = 16;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_f16_shard_world3 = 8;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_f16_shard_world4 = 8;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_f16_shard_world8 = 8;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_f16_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of mix.{i}/f16 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_Half == 2LL*9LL,
-              "shape of mix.{i}.half: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_Half == 0,
-              "blocks.params: mix.{i}.half starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_end == (mix_start_Half + mix_numel_Half + mix_f16_unit - 1) / mix_f16_unit * mix_f16_unit,
-              "blocks.params: bucket mix.{i}/f16 ends where mix.{i}.half ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_shard_world1 == (mix_f16_end / mix_f16_unit + world1 - 1) / world1 * mix_f16_unit,
-              "topology.world: a shard of mix.{i}/f16 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_shard_world2 == (mix_f16_end / mix_f16_unit + world2 - 1) / world2 * mix_f16_unit,
-              "topology.world: a shard of mix.{i}/f16 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_shard_world3 == (mix_f16_end / mix_f16_unit + world3 - 1) / world3 * mix_f16_unit,
-              "topology.world: a shard of mix.{i}/f16 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_shard_world4 == (mix_f16_end / mix_f16_unit + world4 - 1) / world4 * mix_f16_unit,
-              "topology.world: a shard of mix.{i}/f16 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_shard_world8 == (mix_f16_end / mix_f16_unit + world8 - 1) / world8 * mix_f16_unit,
-              "topology.world: a shard of mix.{i}/f16 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/bf16/frozen, frozen: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_bf16frozen_unit = 8;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long mix_numel_BrainFrozen = 6;  // elements; 6; shape of mix.{i}.brain_frozen in blocks.params
-constexpr long long mix_start_BrainFrozen = 0;  // elements; the bucket's start
-constexpr long long mix_bf16frozen_end = 8;  // elements; roundup(mix_start_BrainFrozen + mix_numel_BrainFrozen, unit)
-constexpr long long mix_bf16frozen_shard_world1 = 8;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_bf16frozen_shard_world2 = 8;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_bf16frozen_shard_world3 = 8;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_bf16frozen_shard_world4 = 8;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_bf16frozen_shard_world8 = 8;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_bf16frozen_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of mix.{i}/bf16/frozen is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_BrainFrozen == 6LL,
-              "shape of mix.{i}.brain_frozen: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_BrainFrozen == 0,
-              "blocks.params: mix.{i}.brain_frozen starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_end == (mix_start_BrainFrozen + mix_numel_BrainFrozen + mix_bf16frozen_unit - 1) / mix_bf16frozen_unit * mix_bf16frozen_unit,
-              "blocks.params: bucket mix.{i}/bf16/frozen ends where mix.{i}.brain_frozen ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_shard_world1 == (mix_bf16frozen_end / mix_bf16frozen_unit + world1 - 1) / world1 * mix_bf16frozen_unit,
-              "topology.world: a shard of mix.{i}/bf16/frozen is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_shard_world2 == (mix_bf16frozen_end / mix_bf16frozen_unit + world2 - 1) / world2 * mix_bf16frozen_unit,
-              "topology.world: a shard of mix.{i}/bf16/frozen is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_shard_world3 == (mix_bf16frozen_end / mix_bf16frozen_unit + world3 - 1) / world3 * mix_bf16frozen_unit,
-              "topology.world: a shard of mix.{i}/bf16/frozen is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_shard_world4 == (mix_bf16frozen_end / mix_bf16frozen_unit + world4 - 1) / world4 * mix_bf16frozen_unit,
-              "topology.world: a shard of mix.{i}/bf16/frozen is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_shard_world8 == (mix_bf16frozen_end / mix_bf16frozen_unit + world8 - 1) / world8 * mix_bf16frozen_unit,
-              "topology.world: a shard of mix.{i}/bf16/frozen is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/f8e4m3, frozen: 1 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_f8e4m3_unit = 16;  // elements; alignBytes/1; shard.align_bytes
-constexpr long long mix_numel_E4m3 = 40;  // elements; 40; shape of mix.{i}.e4m3 in blocks.params
-constexpr long long mix_start_E4m3 = 0;  // elements; the bucket's start
-constexpr long long mix_f8e4m3_end = 48;  // elements; roundup(mix_start_E4m3 + mix_numel_E4m3, unit)
-constexpr long long mix_f8e4m3_shard_world1 = 48;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_f8e4m3_shard_world2 = 32;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_f8e4m3_shard_world3 = 16;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_f8e4m3_shard_world4 = 16;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_f8e4m3_shard_world8 = 16;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_f8e4m3_unit * 1 == alignBytes,
-              "shard.align_bytes: a unit of 1-byte elements of mix.{i}/f8e4m3 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_E4m3 == 40LL,
-              "shape of mix.{i}.e4m3: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_E4m3 == 0,
-              "blocks.params: mix.{i}.e4m3 starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_end == (mix_start_E4m3 + mix_numel_E4m3 + mix_f8e4m3_unit - 1) / mix_f8e4m3_unit * mix_f8e4m3_unit,
-              "blocks.params: bucket mix.{i}/f8e4m3 ends where mix.{i}.e4m3 ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_shard_world1 == (mix_f8e4m3_end / mix_f8e4m3_unit + world1 - 1) / world1 * mix_f8e4m3_unit,
-              "topology.world: a shard of mix.{i}/f8e4m3 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_shard_world2 == (mix_f8e4m3_end / mix_f8e4m3_unit + world2 - 1) / world2 * mix_f8e4m3_unit,
-              "topology.world: a shard of mix.{i}/f8e4m3 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_shard_world3 == (mix_f8e4m3_end / mix_f8e4m3_unit + world3 - 1) / world3 * mix_f8e4m3_unit,
-              "topology.world: a shard of mix.{i}/f8e4m3 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_shard_world4 == (mix_f8e4m3_end / mix_f8e4m3_unit + world4 - 1) / world4 * mix_f8e4m3_unit,
-              "topology.world: a shard of mix.{i}/f8e4m3 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_shard_world8 == (mix_f8e4m3_end / mix_f8e4m3_unit + world8 - 1) / world8 * mix_f8e4m3_unit,
-              "topology.world: a shard of mix.{i}/f8e4m3 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/f8e5m2, frozen: 1 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_f8e5m2_unit = 16;  // elements; alignBytes/1; shard.align_bytes
-constexpr long long mix_numel_E5m2 = 17;  // elements; 17; shape of mix.{i}.e5m2 in blocks.params
-constexpr long long mix_start_E5m2 = 0;  // elements; the bucket's start
-constexpr long long mix_f8e5m2_end = 32;  // elements; roundup(mix_start_E5m2 + mix_numel_E5m2, unit)
-constexpr long long mix_f8e5m2_shard_world1 = 32;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_f8e5m2_shard_world2 = 16;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_f8e5m2_shard_world3 = 16;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_f8e5m2_shard_world4 = 16;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_f8e5m2_shard_world8 = 16;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_f8e5m2_unit * 1 == alignBytes,
-              "shard.align_bytes: a unit of 1-byte elements of mix.{i}/f8e5m2 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_E5m2 == 17LL,
-              "shape of mix.{i}.e5m2: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_E5m2 == 0,
-              "blocks.params: mix.{i}.e5m2 starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_end == (mix_start_E5m2 + mix_numel_E5m2 + mix_f8e5m2_unit - 1) / mix_f8e5m2_unit * mix_f8e5m2_unit,
-              "blocks.params: bucket mix.{i}/f8e5m2 ends where mix.{i}.e5m2 ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_shard_world1 == (mix_f8e5m2_end / mix_f8e5m2_unit + world1 - 1) / world1 * mix_f8e5m2_unit,
-              "topology.world: a shard of mix.{i}/f8e5m2 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_shard_world2 == (mix_f8e5m2_end / mix_f8e5m2_unit + world2 - 1) / world2 * mix_f8e5m2_unit,
-              "topology.world: a shard of mix.{i}/f8e5m2 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_shard_world3 == (mix_f8e5m2_end / mix_f8e5m2_unit + world3 - 1) / world3 * mix_f8e5m2_unit,
-              "topology.world: a shard of mix.{i}/f8e5m2 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_shard_world4 == (mix_f8e5m2_end / mix_f8e5m2_unit + world4 - 1) / world4 * mix_f8e5m2_unit,
-              "topology.world: a shard of mix.{i}/f8e5m2 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_shard_world8 == (mix_f8e5m2_end / mix_f8e5m2_unit + world8 - 1) / world8 * mix_f8e5m2_unit,
-              "topology.world: a shard of mix.{i}/f8e5m2 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/i64, frozen: 8 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_i64_unit = 2;  // elements; alignBytes/8; shard.align_bytes
-constexpr long long mix_numel_Index = 5;  // elements; 5; shape of mix.{i}.index in blocks.params
-constexpr long long mix_start_Index = 0;  // elements; the bucket's start
-constexpr long long mix_i64_end = 6;  // elements; roundup(mix_start_Index + mix_numel_Index, unit)
-constexpr long long mix_i64_shard_world1 = 6;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_i64_shard_world2 = 4;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_i64_shard_world3 = 2;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_i64_shard_world4 = 2;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_i64_shard_world8 = 2;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_i64_unit * 8 == alignBytes,
-              "shard.align_bytes: a unit of 8-byte elements of mix.{i}/i64 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_Index == 5LL,
-              "shape of mix.{i}.index: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_Index == 0,
-              "blocks.params: mix.{i}.index starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_end == (mix_start_Index + mix_numel_Index + mix_i64_unit - 1) / mix_i64_unit * mix_i64_unit,
-              "blocks.params: bucket mix.{i}/i64 ends where mix.{i}.index ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_shard_world1 == (mix_i64_end / mix_i64_unit + world1 - 1) / world1 * mix_i64_unit,
-              "topology.world: a shard of mix.{i}/i64 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_shard_world2 == (mix_i64_end / mix_i64_unit + world2 - 1) / world2 * mix_i64_unit,
-              "topology.world: a shard of mix.{i}/i64 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_shard_world3 == (mix_i64_end / mix_i64_unit + world3 - 1) / world3 * mix_i64_unit,
-              "topology.world: a shard of mix.{i}/i64 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_shard_world4 == (mix_i64_end / mix_i64_unit + world4 - 1) / world4 * mix_i64_unit,
-              "topology.world: a shard of mix.{i}/i64 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_shard_world8 == (mix_i64_end / mix_i64_unit + world8 - 1) / world8 * mix_i64_unit,
-              "topology.world: a shard of mix.{i}/i64 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/i32, frozen: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_i32_unit = 4;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long mix_numel_I32 = 5;  // elements; 5; shape of mix.{i}.i32 in blocks.params
-constexpr long long mix_start_I32 = 0;  // elements; the bucket's start
-constexpr long long mix_i32_end = 8;  // elements; roundup(mix_start_I32 + mix_numel_I32, unit)
-constexpr long long mix_i32_shard_world1 = 8;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_i32_shard_world2 = 4;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_i32_shard_world3 = 4;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_i32_shard_world4 = 4;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_i32_shard_world8 = 4;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_i32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of mix.{i}/i32 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_I32 == 5LL,
-              "shape of mix.{i}.i32: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_I32 == 0,
-              "blocks.params: mix.{i}.i32 starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_end == (mix_start_I32 + mix_numel_I32 + mix_i32_unit - 1) / mix_i32_unit * mix_i32_unit,
-              "blocks.params: bucket mix.{i}/i32 ends where mix.{i}.i32 ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_shard_world1 == (mix_i32_end / mix_i32_unit + world1 - 1) / world1 * mix_i32_unit,
-              "topology.world: a shard of mix.{i}/i32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_shard_world2 == (mix_i32_end / mix_i32_unit + world2 - 1) / world2 * mix_i32_unit,
-              "topology.world: a shard of mix.{i}/i32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_shard_world3 == (mix_i32_end / mix_i32_unit + world3 - 1) / world3 * mix_i32_unit,
-              "topology.world: a shard of mix.{i}/i32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_shard_world4 == (mix_i32_end / mix_i32_unit + world4 - 1) / world4 * mix_i32_unit,
-              "topology.world: a shard of mix.{i}/i32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_shard_world8 == (mix_i32_end / mix_i32_unit + world8 - 1) / world8 * mix_i32_unit,
-              "topology.world: a shard of mix.{i}/i32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/i16, frozen: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_i16_unit = 8;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long mix_numel_I16 = 5;  // elements; 5; shape of mix.{i}.i16 in blocks.params
-constexpr long long mix_start_I16 = 0;  // elements; the bucket's start
-constexpr long long mix_i16_end = 8;  // elements; roundup(mix_start_I16 + mix_numel_I16, unit)
-constexpr long long mix_i16_shard_world1 = 8;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_i16_shard_world2 = 8;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_i16_shard_world3 = 8;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_i16_shard_world4 = 8;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_i16_shard_world8 = 8;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_i16_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of mix.{i}/i16 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_I16 == 5LL,
-              "shape of mix.{i}.i16: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_I16 == 0,
-              "blocks.params: mix.{i}.i16 starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_end == (mix_start_I16 + mix_numel_I16 + mix_i16_unit - 1) / mix_i16_unit * mix_i16_unit,
-              "blocks.params: bucket mix.{i}/i16 ends where mix.{i}.i16 ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_shard_world1 == (mix_i16_end / mix_i16_unit + world1 - 1) / world1 * mix_i16_unit,
-              "topology.world: a shard of mix.{i}/i16 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_shard_world2 == (mix_i16_end / mix_i16_unit + world2 - 1) / world2 * mix_i16_unit,
-              "topology.world: a shard of mix.{i}/i16 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_shard_world3 == (mix_i16_end / mix_i16_unit + world3 - 1) / world3 * mix_i16_unit,
-              "topology.world: a shard of mix.{i}/i16 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_shard_world4 == (mix_i16_end / mix_i16_unit + world4 - 1) / world4 * mix_i16_unit,
-              "topology.world: a shard of mix.{i}/i16 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_shard_world8 == (mix_i16_end / mix_i16_unit + world8 - 1) / world8 * mix_i16_unit,
-              "topology.world: a shard of mix.{i}/i16 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/i8, frozen: 1 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_i8_unit = 16;  // elements; alignBytes/1; shard.align_bytes
-constexpr long long mix_numel_I8 = 5;  // elements; 5; shape of mix.{i}.i8 in blocks.params
-constexpr long long mix_start_I8 = 0;  // elements; the bucket's start
-constexpr long long mix_i8_end = 16;  // elements; roundup(mix_start_I8 + mix_numel_I8, unit)
-constexpr long long mix_i8_shard_world1 = 16;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_i8_shard_world2 = 16;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_i8_shard_world3 = 16;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_i8_shard_world4 = 16;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_i8_shard_world8 = 16;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_i8_unit * 1 == alignBytes,
-              "shard.align_bytes: a unit of 1-byte elements of mix.{i}/i8 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_I8 == 5LL,
-              "shape of mix.{i}.i8: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_I8 == 0,
-              "blocks.params: mix.{i}.i8 starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_end == (mix_start_I8 + mix_numel_I8 + mix_i8_unit - 1) / mix_i8_unit * mix_i8_unit,
-              "blocks.params: bucket mix.{i}/i8 ends where mix.{i}.i8 ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_shard_world1 == (mix_i8_end / mix_i8_unit + world1 - 1) / world1 * mix_i8_unit,
-              "topology.world: a shard of mix.{i}/i8 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_shard_world2 == (mix_i8_end / mix_i8_unit + world2 - 1) / world2 * mix_i8_unit,
-              "topology.world: a shard of mix.{i}/i8 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_shard_world3 == (mix_i8_end / mix_i8_unit + world3 - 1) / world3 * mix_i8_unit,
-              "topology.world: a shard of mix.{i}/i8 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_shard_world4 == (mix_i8_end / mix_i8_unit + world4 - 1) / world4 * mix_i8_unit,
-              "topology.world: a shard of mix.{i}/i8 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_shard_world8 == (mix_i8_end / mix_i8_unit + world8 - 1) / world8 * mix_i8_unit,
-              "topology.world: a shard of mix.{i}/i8 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/u64, frozen: 8 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_u64_unit = 2;  // elements; alignBytes/8; shard.align_bytes
-constexpr long long mix_numel_U64 = 3;  // elements; 3; shape of mix.{i}.u64 in blocks.params
-constexpr long long mix_start_U64 = 0;  // elements; the bucket's start
-constexpr long long mix_u64_end = 4;  // elements; roundup(mix_start_U64 + mix_numel_U64, unit)
-constexpr long long mix_u64_shard_world1 = 4;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_u64_shard_world2 = 2;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_u64_shard_world3 = 2;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_u64_shard_world4 = 2;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_u64_shard_world8 = 2;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_u64_unit * 8 == alignBytes,
-              "shard.align_bytes: a unit of 8-byte elements of mix.{i}/u64 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_U64 == 3LL,
-              "shape of mix.{i}.u64: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_U64 == 0,
-              "blocks.params: mix.{i}.u64 starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_end == (mix_start_U64 + mix_numel_U64 + mix_u64_unit - 1) / mix_u64_unit * mix_u64_unit,
-              "blocks.params: bucket mix.{i}/u64 ends where mix.{i}.u64 ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_shard_world1 == (mix_u64_end / mix_u64_unit + world1 - 1) / world1 * mix_u64_unit,
-              "topology.world: a shard of mix.{i}/u64 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_shard_world2 == (mix_u64_end / mix_u64_unit + world2 - 1) / world2 * mix_u64_unit,
-              "topology.world: a shard of mix.{i}/u64 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_shard_world3 == (mix_u64_end / mix_u64_unit + world3 - 1) / world3 * mix_u64_unit,
-              "topology.world: a shard of mix.{i}/u64 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_shard_world4 == (mix_u64_end / mix_u64_unit + world4 - 1) / world4 * mix_u64_unit,
-              "topology.world: a shard of mix.{i}/u64 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_shard_world8 == (mix_u64_end / mix_u64_unit + world8 - 1) / world8 * mix_u64_unit,
-              "topology.world: a shard of mix.{i}/u64 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/u32, frozen: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_u32_unit = 4;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long mix_numel_U32 = 3;  // elements; 3; shape of mix.{i}.u32 in blocks.params
-constexpr long long mix_start_U32 = 0;  // elements; the bucket's start
-constexpr long long mix_u32_end = 4;  // elements; roundup(mix_start_U32 + mix_numel_U32, unit)
-constexpr long long mix_u32_shard_world1 = 4;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_u32_shard_world2 = 4;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_u32_shard_world3 = 4;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_u32_shard_world4 = 4;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_u32_shard_world8 = 4;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_u32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of mix.{i}/u32 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_U32 == 3LL,
-              "shape of mix.{i}.u32: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_U32 == 0,
-              "blocks.params: mix.{i}.u32 starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_end == (mix_start_U32 + mix_numel_U32 + mix_u32_unit - 1) / mix_u32_unit * mix_u32_unit,
-              "blocks.params: bucket mix.{i}/u32 ends where mix.{i}.u32 ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_shard_world1 == (mix_u32_end / mix_u32_unit + world1 - 1) / world1 * mix_u32_unit,
-              "topology.world: a shard of mix.{i}/u32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_shard_world2 == (mix_u32_end / mix_u32_unit + world2 - 1) / world2 * mix_u32_unit,
-              "topology.world: a shard of mix.{i}/u32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_shard_world3 == (mix_u32_end / mix_u32_unit + world3 - 1) / world3 * mix_u32_unit,
-              "topology.world: a shard of mix.{i}/u32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_shard_world4 == (mix_u32_end / mix_u32_unit + world4 - 1) / world4 * mix_u32_unit,
-              "topology.world: a shard of mix.{i}/u32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_shard_world8 == (mix_u32_end / mix_u32_unit + world8 - 1) / world8 * mix_u32_unit,
-              "topology.world: a shard of mix.{i}/u32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/u16, frozen: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_u16_unit = 8;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long mix_numel_U16 = 3;  // elements; 3; shape of mix.{i}.u16 in blocks.params
-constexpr long long mix_start_U16 = 0;  // elements; the bucket's start
-constexpr long long mix_u16_end = 8;  // elements; roundup(mix_start_U16 + mix_numel_U16, unit)
-constexpr long long mix_u16_shard_world1 = 8;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_u16_shard_world2 = 8;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_u16_shard_world3 = 8;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_u16_shard_world4 = 8;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_u16_shard_world8 = 8;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_u16_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of mix.{i}/u16 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_U16 == 3LL,
-              "shape of mix.{i}.u16: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_U16 == 0,
-              "blocks.params: mix.{i}.u16 starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_end == (mix_start_U16 + mix_numel_U16 + mix_u16_unit - 1) / mix_u16_unit * mix_u16_unit,
-              "blocks.params: bucket mix.{i}/u16 ends where mix.{i}.u16 ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_shard_world1 == (mix_u16_end / mix_u16_unit + world1 - 1) / world1 * mix_u16_unit,
-              "topology.world: a shard of mix.{i}/u16 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_shard_world2 == (mix_u16_end / mix_u16_unit + world2 - 1) / world2 * mix_u16_unit,
-              "topology.world: a shard of mix.{i}/u16 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_shard_world3 == (mix_u16_end / mix_u16_unit + world3 - 1) / world3 * mix_u16_unit,
-              "topology.world: a shard of mix.{i}/u16 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_shard_world4 == (mix_u16_end / mix_u16_unit + world4 - 1) / world4 * mix_u16_unit,
-              "topology.world: a shard of mix.{i}/u16 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_shard_world8 == (mix_u16_end / mix_u16_unit + world8 - 1) / world8 * mix_u16_unit,
-              "topology.world: a shard of mix.{i}/u16 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/u8, frozen: 1 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_u8_unit = 16;  // elements; alignBytes/1; shard.align_bytes
-constexpr long long mix_numel_U8 = 4;  // elements; 4; shape of mix.{i}.u8 in blocks.params
-constexpr long long mix_start_U8 = 0;  // elements; the bucket's start
-constexpr long long mix_u8_end = 16;  // elements; roundup(mix_start_U8 + mix_numel_U8, unit)
-constexpr long long mix_u8_shard_world1 = 16;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_u8_shard_world2 = 16;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_u8_shard_world3 = 16;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_u8_shard_world4 = 16;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_u8_shard_world8 = 16;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_u8_unit * 1 == alignBytes,
-              "shard.align_bytes: a unit of 1-byte elements of mix.{i}/u8 is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_U8 == 4LL,
-              "shape of mix.{i}.u8: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_U8 == 0,
-              "blocks.params: mix.{i}.u8 starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_end == (mix_start_U8 + mix_numel_U8 + mix_u8_unit - 1) / mix_u8_unit * mix_u8_unit,
-              "blocks.params: bucket mix.{i}/u8 ends where mix.{i}.u8 ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_shard_world1 == (mix_u8_end / mix_u8_unit + world1 - 1) / world1 * mix_u8_unit,
-              "topology.world: a shard of mix.{i}/u8 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_shard_world2 == (mix_u8_end / mix_u8_unit + world2 - 1) / world2 * mix_u8_unit,
-              "topology.world: a shard of mix.{i}/u8 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_shard_world3 == (mix_u8_end / mix_u8_unit + world3 - 1) / world3 * mix_u8_unit,
-              "topology.world: a shard of mix.{i}/u8 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_shard_world4 == (mix_u8_end / mix_u8_unit + world4 - 1) / world4 * mix_u8_unit,
-              "topology.world: a shard of mix.{i}/u8 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_shard_world8 == (mix_u8_end / mix_u8_unit + world8 - 1) / world8 * mix_u8_unit,
-              "topology.world: a shard of mix.{i}/u8 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// Bucket mix.{i}/bool, frozen: 1 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long mix_bool_unit = 16;  // elements; alignBytes/1; shard.align_bytes
-constexpr long long mix_numel_Mask = 9;  // elements; 9; shape of mix.{i}.mask in blocks.params
-constexpr long long mix_start_Mask = 0;  // elements; the bucket's start
-constexpr long long mix_bool_end = 16;  // elements; roundup(mix_start_Mask + mix_numel_Mask, unit)
-constexpr long long mix_bool_shard_world1 = 16;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long mix_bool_shard_world2 = 16;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long mix_bool_shard_world3 = 16;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long mix_bool_shard_world4 = 16;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long mix_bool_shard_world8 = 16;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(mix_bool_unit * 1 == alignBytes,
-              "shard.align_bytes: a unit of 1-byte elements of mix.{i}/bool is align_bytes long; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_numel_Mask == 9LL,
-              "shape of mix.{i}.mask: numel is the product of the dimensions; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_start_Mask == 0,
-              "blocks.params: mix.{i}.mask starts the bucket; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_end == (mix_start_Mask + mix_numel_Mask + mix_bool_unit - 1) / mix_bool_unit * mix_bool_unit,
-              "blocks.params: bucket mix.{i}/bool ends where mix.{i}.mask ends, rounded up to the unit; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_shard_world1 == (mix_bool_end / mix_bool_unit + world1 - 1) / world1 * mix_bool_unit,
-              "topology.world: a shard of mix.{i}/bool is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_shard_world2 == (mix_bool_end / mix_bool_unit + world2 - 1) / world2 * mix_bool_unit,
-              "topology.world: a shard of mix.{i}/bool is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_shard_world3 == (mix_bool_end / mix_bool_unit + world3 - 1) / world3 * mix_bool_unit,
-              "topology.world: a shard of mix.{i}/bool is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_shard_world4 == (mix_bool_end / mix_bool_unit + world4 - 1) / world4 * mix_bool_unit,
-              "topology.world: a shard of mix.{i}/bool is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_shard_world8 == (mix_bool_end / mix_bool_unit + world8 - 1) / world8 * mix_bool_unit,
-              "topology.world: a shard of mix.{i}/bool is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate alldtypes.yaml");
-
-// The memory of a rank: shard elements times the bytes that it keeps for one
-// (parameter + gradient + master + moments), for each bucket of each block.
-static_assert(restBytesWorld1 == MixLen * mix_f64_shard_world1 * (8 + 8 + 0 + 2 * 8) +
-                  MixLen * mix_f32_shard_world1 * (4 + 4 + 0 + 2 * 4) +
-                  MixLen * mix_bf16_shard_world1 * (2 + 4 + 4 + 2 * 4) +
-                  MixLen * mix_f16_shard_world1 * (2 + 4 + 4 + 2 * 4) +
-                  MixLen * mix_bf16frozen_shard_world1 * 2 +
-                  MixLen * mix_f8e4m3_shard_world1 * 1 +
-                  MixLen * mix_f8e5m2_shard_world1 * 1 +
-                  MixLen * mix_i64_shard_world1 * 8 +
-                  MixLen * mix_i32_shard_world1 * 4 +
-                  MixLen * mix_i16_shard_world1 * 2 +
-                  MixLen * mix_i8_shard_world1 * 1 +
-                  MixLen * mix_u64_shard_world1 * 8 +
-                  MixLen * mix_u32_shard_world1 * 4 +
-                  MixLen * mix_u16_shard_world1 * 2 +
-                  MixLen * mix_u8_shard_world1 * 1 +
-                  MixLen * mix_bool_shard_world1 * 1,
-              "optimizer: a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(restBytesWorld2 == MixLen * mix_f64_shard_world2 * (8 + 8 + 0 + 2 * 8) +
-                  MixLen * mix_f32_shard_world2 * (4 + 4 + 0 + 2 * 4) +
-                  MixLen * mix_bf16_shard_world2 * (2 + 4 + 4 + 2 * 4) +
-                  MixLen * mix_f16_shard_world2 * (2 + 4 + 4 + 2 * 4) +
-                  MixLen * mix_bf16frozen_shard_world2 * 2 +
-                  MixLen * mix_f8e4m3_shard_world2 * 1 +
-                  MixLen * mix_f8e5m2_shard_world2 * 1 +
-                  MixLen * mix_i64_shard_world2 * 8 +
-                  MixLen * mix_i32_shard_world2 * 4 +
-                  MixLen * mix_i16_shard_world2 * 2 +
-                  MixLen * mix_i8_shard_world2 * 1 +
-                  MixLen * mix_u64_shard_world2 * 8 +
-                  MixLen * mix_u32_shard_world2 * 4 +
-                  MixLen * mix_u16_shard_world2 * 2 +
-                  MixLen * mix_u8_shard_world2 * 1 +
-                  MixLen * mix_bool_shard_world2 * 1,
-              "optimizer: a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(restBytesWorld3 == MixLen * mix_f64_shard_world3 * (8 + 8 + 0 + 2 * 8) +
-                  MixLen * mix_f32_shard_world3 * (4 + 4 + 0 + 2 * 4) +
-                  MixLen * mix_bf16_shard_world3 * (2 + 4 + 4 + 2 * 4) +
-                  MixLen * mix_f16_shard_world3 * (2 + 4 + 4 + 2 * 4) +
-                  MixLen * mix_bf16frozen_shard_world3 * 2 +
-                  MixLen * mix_f8e4m3_shard_world3 * 1 +
-                  MixLen * mix_f8e5m2_shard_world3 * 1 +
-                  MixLen * mix_i64_shard_world3 * 8 +
-                  MixLen * mix_i32_shard_world3 * 4 +
-                  MixLen * mix_i16_shard_world3 * 2 +
-                  MixLen * mix_i8_shard_world3 * 1 +
-                  MixLen * mix_u64_shard_world3 * 8 +
-                  MixLen * mix_u32_shard_world3 * 4 +
-                  MixLen * mix_u16_shard_world3 * 2 +
-                  MixLen * mix_u8_shard_world3 * 1 +
-                  MixLen * mix_bool_shard_world3 * 1,
-              "optimizer: a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(restBytesWorld4 == MixLen * mix_f64_shard_world4 * (8 + 8 + 0 + 2 * 8) +
-                  MixLen * mix_f32_shard_world4 * (4 + 4 + 0 + 2 * 4) +
-                  MixLen * mix_bf16_shard_world4 * (2 + 4 + 4 + 2 * 4) +
-                  MixLen * mix_f16_shard_world4 * (2 + 4 + 4 + 2 * 4) +
-                  MixLen * mix_bf16frozen_shard_world4 * 2 +
-                  MixLen * mix_f8e4m3_shard_world4 * 1 +
-                  MixLen * mix_f8e5m2_shard_world4 * 1 +
-                  MixLen * mix_i64_shard_world4 * 8 +
-                  MixLen * mix_i32_shard_world4 * 4 +
-                  MixLen * mix_i16_shard_world4 * 2 +
-                  MixLen * mix_i8_shard_world4 * 1 +
-                  MixLen * mix_u64_shard_world4 * 8 +
-                  MixLen * mix_u32_shard_world4 * 4 +
-                  MixLen * mix_u16_shard_world4 * 2 +
-                  MixLen * mix_u8_shard_world4 * 1 +
-                  MixLen * mix_bool_shard_world4 * 1,
-              "optimizer: a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(restBytesWorld8 == MixLen * mix_f64_shard_world8 * (8 + 8 + 0 + 2 * 8) +
-                  MixLen * mix_f32_shard_world8 * (4 + 4 + 0 + 2 * 4) +
-                  MixLen * mix_bf16_shard_world8 * (2 + 4 + 4 + 2 * 4) +
-                  MixLen * mix_f16_shard_world8 * (2 + 4 + 4 + 2 * 4) +
-                  MixLen * mix_bf16frozen_shard_world8 * 2 +
-                  MixLen * mix_f8e4m3_shard_world8 * 1 +
-                  MixLen * mix_f8e5m2_shard_world8 * 1 +
-                  MixLen * mix_i64_shard_world8 * 8 +
-                  MixLen * mix_i32_shard_world8 * 4 +
-                  MixLen * mix_i16_shard_world8 * 2 +
-                  MixLen * mix_i8_shard_world8 * 1 +
-                  MixLen * mix_u64_shard_world8 * 8 +
-                  MixLen * mix_u32_shard_world8 * 4 +
-                  MixLen * mix_u16_shard_world8 * 2 +
-                  MixLen * mix_u8_shard_world8 * 1 +
-                  MixLen * mix_bool_shard_world8 * 1,
-              "optimizer: a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld1 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld1 = 544;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld1 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld1(long long) { return slotRun0BytesWorld1; }
-SHARDGEN_FUNCTION long long slotStartWorld1(long long slot) { return slotRun0StartWorld1 + (slot - slotRun0FirstWorld1) * slotRun0BytesWorld1; }
-static_assert(slotRun0FirstWorld1 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotRun0StartWorld1 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: bytes from one instance of mix.{i} to the next.
-constexpr long long mix_shardsF64Stride_world1 = 96;  // bytes of shards of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_gradientShardsF64Stride_world1 = 96;  // bytes of gradient shards of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_momentsF64Stride_world1 = 192;  // bytes of moments of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF32Stride_world1 = 48;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_gradientShardsF32Stride_world1 = 240;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_momentsF32Stride_world1 = 480;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsBf16Stride_world1 = 64;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long mix_mastersF32Stride_world1 = 192;  // bytes of masters of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF16Stride_world1 = 48;  // bytes of shards of f16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF8e4m3Stride_world1 = 48;  // bytes of shards of f8e4m3; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF8e5m2Stride_world1 = 32;  // bytes of shards of f8e5m2; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI64Stride_world1 = 48;  // bytes of shards of i64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI32Stride_world1 = 32;  // bytes of shards of i32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI16Stride_world1 = 16;  // bytes of shards of i16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI8Stride_world1 = 16;  // bytes of shards of i8; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU64Stride_world1 = 32;  // bytes of shards of u64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU32Stride_world1 = 16;  // bytes of shards of u32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU16Stride_world1 = 16;  // bytes of shards of u16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU8Stride_world1 = 16;  // bytes of shards of u8; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsBoolStride_world1 = 16;  // bytes of shards of bool; what an instance has of them; blocks.repeat
-static_assert(mix_shardsF64Stride_world1 == mix_f64_shard_world1 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientShardsF64Stride_world1 == mix_f64_shard_world1 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of gradient shards of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_momentsF64Stride_world1 == mix_f64_shard_world1 * 8 + mix_f64_shard_world1 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of moments of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF32Stride_world1 == mix_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientShardsF32Stride_world1 == mix_f32_shard_world1 * 4 + mix_bf16_shard_world1 * 4 + mix_f16_shard_world1 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_momentsF32Stride_world1 == mix_f32_shard_world1 * 4 + mix_f32_shard_world1 * 4 + mix_bf16_shard_world1 * 4 + mix_bf16_shard_world1 * 4 + mix_f16_shard_world1 * 4 + mix_f16_shard_world1 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsBf16Stride_world1 == mix_bf16_shard_world1 * 2 + mix_bf16frozen_shard_world1 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_mastersF32Stride_world1 == mix_bf16_shard_world1 * 4 + mix_f16_shard_world1 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of masters of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF16Stride_world1 == mix_f16_shard_world1 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF8e4m3Stride_world1 == mix_f8e4m3_shard_world1 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f8e4m3; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF8e5m2Stride_world1 == mix_f8e5m2_shard_world1 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f8e5m2; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI64Stride_world1 == mix_i64_shard_world1 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI32Stride_world1 == mix_i32_shard_world1 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI16Stride_world1 == mix_i16_shard_world1 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI8Stride_world1 == mix_i8_shard_world1 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i8; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU64Stride_world1 == mix_u64_shard_world1 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU32Stride_world1 == mix_u32_shard_world1 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU16Stride_world1 == mix_u16_shard_world1 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU8Stride_world1 == mix_u8_shard_world1 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u8; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsBoolStride_world1 == mix_bool_shard_world1 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of bool; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/f64, in bytes from the start of an arena.
-constexpr long long mix_f64_shardFirst_world1 = 0;  // bytes into shards of f64; its start; shard
-constexpr long long mix_f64_gradientShardFirst_world1 = 0;  // bytes into gradient shards of f64; its start; gradients
-constexpr long long mix_f64_moment1First_world1 = 0;  // bytes into moments of f64; its start; optimizer
-constexpr long long mix_f64_moment2First_world1 = 96;  // bytes into moments of f64; mix_f64_moment1First_world1 + mix_f64_shard_world1 * 8; optimizer
-constexpr long long mix_f64_gatheredBytes_world1 = 96;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f64_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long mix_f64_shardOffset_world1(long long i) { return mix_f64_shardFirst_world1 + i * mix_shardsF64Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f64_gradientShardOffset_world1(long long i) { return mix_f64_gradientShardFirst_world1 + i * mix_gradientShardsF64Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f64_moment1Offset_world1(long long i) { return mix_f64_moment1First_world1 + i * mix_momentsF64Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f64_moment2Offset_world1(long long i) { return mix_f64_moment2First_world1 + i * mix_momentsF64Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f64_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_f64_blockOffset_world1; }
-static_assert(mix_f64_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/f64 starts where the part before it in the arena of shards of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_gradientShardFirst_world1 == 0,
-              "gradients: the gradient shard of mix.{i}/f64 starts where the part before it in the arena of gradient shards of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_moment1First_world1 == 0,
-              "optimizer: the moment1 of mix.{i}/f64 starts where the part before it in the arena of moments of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_moment2First_world1 == mix_f64_moment1First_world1 + mix_f64_shard_world1 * 8,
-              "optimizer: the moment2 of mix.{i}/f64 starts where the part before it in the arena of moments of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_gatheredBytes_world1 == world1 * mix_f64_shard_world1 * 8,
-              "topology.world: the gathered copy of mix.{i}/f64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of mix.{i}/f64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_f64_blockOffset_world1 + mix_f64_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/f32, in bytes from the start of an arena.
-constexpr long long mix_f32_shardFirst_world1 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long mix_f32_gradientShardFirst_world1 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long mix_f32_moment1First_world1 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long mix_f32_moment2First_world1 = 48;  // bytes into moments of f32; mix_f32_moment1First_world1 + mix_f32_shard_world1 * 4; optimizer
-constexpr long long mix_f32_gatheredBytes_world1 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f32_blockOffset_world1 = 96;  // bytes into the block's slot, of its gathered copy; mix_f64_blockOffset_world1 + mix_f64_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_f32_shardOffset_world1(long long i) { return mix_f32_shardFirst_world1 + i * mix_shardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f32_gradientShardOffset_world1(long long i) { return mix_f32_gradientShardFirst_world1 + i * mix_gradientShardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f32_moment1Offset_world1(long long i) { return mix_f32_moment1First_world1 + i * mix_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f32_moment2Offset_world1(long long i) { return mix_f32_moment2First_world1 + i * mix_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f32_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_f32_blockOffset_world1; }
-static_assert(mix_f32_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gradientShardFirst_world1 == 0,
-              "gradients: the gradient shard of mix.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_moment1First_world1 == 0,
-              "optimizer: the moment1 of mix.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_moment2First_world1 == mix_f32_moment1First_world1 + mix_f32_shard_world1 * 4,
-              "optimizer: the moment2 of mix.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gatheredBytes_world1 == world1 * mix_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of mix.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_blockOffset_world1 == mix_f64_blockOffset_world1 + mix_f64_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_f32_blockOffset_world1 + mix_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/bf16, in bytes from the start of an arena.
-constexpr long long mix_bf16_shardFirst_world1 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long mix_bf16_gradientShardFirst_world1 = 48;  // bytes into gradient shards of f32; mix_f32_gradientShardFirst_world1 + mix_f32_shard_world1 * 4; gradients
-constexpr long long mix_bf16_masterFirst_world1 = 0;  // bytes into masters of f32; its start; optimizer.master
-constexpr long long mix_bf16_moment1First_world1 = 96;  // bytes into moments of f32; mix_f32_moment2First_world1 + mix_f32_shard_world1 * 4; optimizer
-constexpr long long mix_bf16_moment2First_world1 = 192;  // bytes into moments of f32; mix_bf16_moment1First_world1 + mix_bf16_shard_world1 * 4; optimizer
-constexpr long long mix_bf16_gatheredBytes_world1 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bf16_blockOffset_world1 = 144;  // bytes into the block's slot, of its gathered copy; mix_f32_blockOffset_world1 + mix_f32_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_bf16_shardOffset_world1(long long i) { return mix_bf16_shardFirst_world1 + i * mix_shardsBf16Stride_world1; }
-SHARDGEN_FUNCTION long long mix_bf16_gradientShardOffset_world1(long long i) { return mix_bf16_gradientShardFirst_world1 + i * mix_gradientShardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_bf16_masterOffset_world1(long long i) { return mix_bf16_masterFirst_world1 + i * mix_mastersF32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_bf16_moment1Offset_world1(long long i) { return mix_bf16_moment1First_world1 + i * mix_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_bf16_moment2Offset_world1(long long i) { return mix_bf16_moment2First_world1 + i * mix_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_bf16_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_bf16_blockOffset_world1; }
-static_assert(mix_bf16_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gradientShardFirst_world1 == mix_f32_gradientShardFirst_world1 + mix_f32_shard_world1 * 4,
-              "gradients: the gradient shard of mix.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_masterFirst_world1 == 0,
-              "optimizer.master: the master of mix.{i}/bf16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_moment1First_world1 == mix_f32_moment2First_world1 + mix_f32_shard_world1 * 4,
-              "optimizer: the moment1 of mix.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_moment2First_world1 == mix_bf16_moment1First_world1 + mix_bf16_shard_world1 * 4,
-              "optimizer: the moment2 of mix.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gatheredBytes_world1 == world1 * mix_bf16_shard_world1 * 2,
-              "topology.world: the gathered copy of mix.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_blockOffset_world1 == mix_f32_blockOffset_world1 + mix_f32_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_bf16_blockOffset_world1 + mix_bf16_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bf16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/f16, in bytes from the start of an arena.
-constexpr long long mix_f16_shardFirst_world1 = 0;  // bytes into shards of f16; its start; shard
-constexpr long long mix_f16_gradientShardFirst_world1 = 144;  // bytes into gradient shards of f32; mix_bf16_gradientShardFirst_world1 + mix_bf16_shard_world1 * 4; gradients
-constexpr long long mix_f16_masterFirst_world1 = 96;  // bytes into masters of f32; mix_bf16_masterFirst_world1 + mix_bf16_shard_world1 * 4; optimizer.master
-constexpr long long mix_f16_moment1First_world1 = 288;  // bytes into moments of f32; mix_bf16_moment2First_world1 + mix_bf16_shard_world1 * 4; optimizer
-constexpr long long mix_f16_moment2First_world1 = 384;  // bytes into moments of f32; mix_f16_moment1First_world1 + mix_f16_shard_world1 * 4; optimizer
-constexpr long long mix_f16_gatheredBytes_world1 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f16_blockOffset_world1 = 192;  // bytes into the block's slot, of its gathered copy; mix_bf16_blockOffset_world1 + mix_bf16_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_f16_shardOffset_world1(long long i) { return mix_f16_shardFirst_world1 + i * mix_shardsF16Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f16_gradientShardOffset_world1(long long i) { return mix_f16_gradientShardFirst_world1 + i * mix_gradientShardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f16_masterOffset_world1(long long i) { return mix_f16_masterFirst_world1 + i * mix_mastersF32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f16_moment1Offset_world1(long long i) { return mix_f16_moment1First_world1 + i * mix_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f16_moment2Offset_world1(long long i) { return mix_f16_moment2First_world1 + i * mix_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f16_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_f16_blockOffset_world1; }
-static_assert(mix_f16_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/f16 starts where the part before it in the arena of shards of f16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gradientShardFirst_world1 == mix_bf16_gradientShardFirst_world1 + mix_bf16_shard_world1 * 4,
-              "gradients: the gradient shard of mix.{i}/f16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_masterFirst_world1 == mix_bf16_masterFirst_world1 + mix_bf16_shard_world1 * 4,
-              "optimizer.master: the master of mix.{i}/f16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_moment1First_world1 == mix_bf16_moment2First_world1 + mix_bf16_shard_world1 * 4,
-              "optimizer: the moment1 of mix.{i}/f16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_moment2First_world1 == mix_f16_moment1First_world1 + mix_f16_shard_world1 * 4,
-              "optimizer: the moment2 of mix.{i}/f16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gatheredBytes_world1 == world1 * mix_f16_shard_world1 * 2,
-              "topology.world: the gathered copy of mix.{i}/f16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_blockOffset_world1 == mix_bf16_blockOffset_world1 + mix_bf16_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/f16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_f16_blockOffset_world1 + mix_f16_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/bf16/frozen, in bytes from the start of an arena.
-constexpr long long mix_bf16frozen_shardFirst_world1 = 48;  // bytes into shards of bf16; mix_bf16_shardFirst_world1 + mix_bf16_shard_world1 * 2; shard
-constexpr long long mix_bf16frozen_gatheredBytes_world1 = 16;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bf16frozen_blockOffset_world1 = 240;  // bytes into the block's slot, of its gathered copy; mix_f16_blockOffset_world1 + mix_f16_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_bf16frozen_shardOffset_world1(long long i) { return mix_bf16frozen_shardFirst_world1 + i * mix_shardsBf16Stride_world1; }
-SHARDGEN_FUNCTION long long mix_bf16frozen_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_bf16frozen_blockOffset_world1; }
-static_assert(mix_bf16frozen_shardFirst_world1 == mix_bf16_shardFirst_world1 + mix_bf16_shard_world1 * 2,
-              "shard: the shard of mix.{i}/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_gatheredBytes_world1 == world1 * mix_bf16frozen_shard_world1 * 2,
-              "topology.world: the gathered copy of mix.{i}/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_blockOffset_world1 == mix_f16_blockOffset_world1 + mix_f16_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_bf16frozen_blockOffset_world1 + mix_bf16frozen_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bf16/frozen; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/f8e4m3, in bytes from the start of an arena.
-constexpr long long mix_f8e4m3_shardFirst_world1 = 0;  // bytes into shards of f8e4m3; its start; shard
-constexpr long long mix_f8e4m3_gatheredBytes_world1 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f8e4m3_blockOffset_world1 = 256;  // bytes into the block's slot, of its gathered copy; mix_bf16frozen_blockOffset_world1 + mix_bf16frozen_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_f8e4m3_shardOffset_world1(long long i) { return mix_f8e4m3_shardFirst_world1 + i * mix_shardsF8e4m3Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f8e4m3_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_f8e4m3_blockOffset_world1; }
-static_assert(mix_f8e4m3_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/f8e4m3 starts where the part before it in the arena of shards of f8e4m3 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_gatheredBytes_world1 == world1 * mix_f8e4m3_shard_world1 * 1,
-              "topology.world: the gathered copy of mix.{i}/f8e4m3 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_blockOffset_world1 == mix_bf16frozen_blockOffset_world1 + mix_bf16frozen_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/f8e4m3 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_f8e4m3_blockOffset_world1 + mix_f8e4m3_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f8e4m3; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/f8e5m2, in bytes from the start of an arena.
-constexpr long long mix_f8e5m2_shardFirst_world1 = 0;  // bytes into shards of f8e5m2; its start; shard
-constexpr long long mix_f8e5m2_gatheredBytes_world1 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f8e5m2_blockOffset_world1 = 304;  // bytes into the block's slot, of its gathered copy; mix_f8e4m3_blockOffset_world1 + mix_f8e4m3_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_f8e5m2_shardOffset_world1(long long i) { return mix_f8e5m2_shardFirst_world1 + i * mix_shardsF8e5m2Stride_world1; }
-SHARDGEN_FUNCTION long long mix_f8e5m2_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_f8e5m2_blockOffset_world1; }
-static_assert(mix_f8e5m2_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/f8e5m2 starts where the part before it in the arena of shards of f8e5m2 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_gatheredBytes_world1 == world1 * mix_f8e5m2_shard_world1 * 1,
-              "topology.world: the gathered copy of mix.{i}/f8e5m2 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_blockOffset_world1 == mix_f8e4m3_blockOffset_world1 + mix_f8e4m3_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/f8e5m2 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_f8e5m2_blockOffset_world1 + mix_f8e5m2_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f8e5m2; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/i64, in bytes from the start of an arena.
-constexpr long long mix_i64_shardFirst_world1 = 0;  // bytes into shards of i64; its start; shard
-constexpr long long mix_i64_gatheredBytes_world1 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i64_blockOffset_world1 = 336;  // bytes into the block's slot, of its gathered copy; mix_f8e5m2_blockOffset_world1 + mix_f8e5m2_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_i64_shardOffset_world1(long long i) { return mix_i64_shardFirst_world1 + i * mix_shardsI64Stride_world1; }
-SHARDGEN_FUNCTION long long mix_i64_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_i64_blockOffset_world1; }
-static_assert(mix_i64_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/i64 starts where the part before it in the arena of shards of i64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_gatheredBytes_world1 == world1 * mix_i64_shard_world1 * 8,
-              "topology.world: the gathered copy of mix.{i}/i64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_blockOffset_world1 == mix_f8e5m2_blockOffset_world1 + mix_f8e5m2_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/i64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_i64_blockOffset_world1 + mix_i64_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/i32, in bytes from the start of an arena.
-constexpr long long mix_i32_shardFirst_world1 = 0;  // bytes into shards of i32; its start; shard
-constexpr long long mix_i32_gatheredBytes_world1 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i32_blockOffset_world1 = 384;  // bytes into the block's slot, of its gathered copy; mix_i64_blockOffset_world1 + mix_i64_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_i32_shardOffset_world1(long long i) { return mix_i32_shardFirst_world1 + i * mix_shardsI32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_i32_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_i32_blockOffset_world1; }
-static_assert(mix_i32_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/i32 starts where the part before it in the arena of shards of i32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_gatheredBytes_world1 == world1 * mix_i32_shard_world1 * 4,
-              "topology.world: the gathered copy of mix.{i}/i32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_blockOffset_world1 == mix_i64_blockOffset_world1 + mix_i64_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/i32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_i32_blockOffset_world1 + mix_i32_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/i16, in bytes from the start of an arena.
-constexpr long long mix_i16_shardFirst_world1 = 0;  // bytes into shards of i16; its start; shard
-constexpr long long mix_i16_gatheredBytes_world1 = 16;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i16_blockOffset_world1 = 416;  // bytes into the block's slot, of its gathered copy; mix_i32_blockOffset_world1 + mix_i32_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_i16_shardOffset_world1(long long i) { return mix_i16_shardFirst_world1 + i * mix_shardsI16Stride_world1; }
-SHARDGEN_FUNCTION long long mix_i16_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_i16_blockOffset_world1; }
-static_assert(mix_i16_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/i16 starts where the part before it in the arena of shards of i16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_gatheredBytes_world1 == world1 * mix_i16_shard_world1 * 2,
-              "topology.world: the gathered copy of mix.{i}/i16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_blockOffset_world1 == mix_i32_blockOffset_world1 + mix_i32_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/i16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_i16_blockOffset_world1 + mix_i16_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/i8, in bytes from the start of an arena.
-constexpr long long mix_i8_shardFirst_world1 = 0;  // bytes into shards of i8; its start; shard
-constexpr long long mix_i8_gatheredBytes_world1 = 16;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i8_blockOffset_world1 = 432;  // bytes into the block's slot, of its gathered copy; mix_i16_blockOffset_world1 + mix_i16_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_i8_shardOffset_world1(long long i) { return mix_i8_shardFirst_world1 + i * mix_shardsI8Stride_world1; }
-SHARDGEN_FUNCTION long long mix_i8_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_i8_blockOffset_world1; }
-static_assert(mix_i8_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/i8 starts where the part before it in the arena of shards of i8 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_gatheredBytes_world1 == world1 * mix_i8_shard_world1 * 1,
-              "topology.world: the gathered copy of mix.{i}/i8 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_blockOffset_world1 == mix_i16_blockOffset_world1 + mix_i16_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/i8 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_i8_blockOffset_world1 + mix_i8_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i8; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/u64, in bytes from the start of an arena.
-constexpr long long mix_u64_shardFirst_world1 = 0;  // bytes into shards of u64; its start; shard
-constexpr long long mix_u64_gatheredBytes_world1 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u64_blockOffset_world1 = 448;  // bytes into the block's slot, of its gathered copy; mix_i8_blockOffset_world1 + mix_i8_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_u64_shardOffset_world1(long long i) { return mix_u64_shardFirst_world1 + i * mix_shardsU64Stride_world1; }
-SHARDGEN_FUNCTION long long mix_u64_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_u64_blockOffset_world1; }
-static_assert(mix_u64_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/u64 starts where the part before it in the arena of shards of u64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_gatheredBytes_world1 == world1 * mix_u64_shard_world1 * 8,
-              "topology.world: the gathered copy of mix.{i}/u64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_blockOffset_world1 == mix_i8_blockOffset_world1 + mix_i8_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/u64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_u64_blockOffset_world1 + mix_u64_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/u32, in bytes from the start of an arena.
-constexpr long long mix_u32_shardFirst_world1 = 0;  // bytes into shards of u32; its start; shard
-constexpr long long mix_u32_gatheredBytes_world1 = 16;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u32_blockOffset_world1 = 480;  // bytes into the block's slot, of its gathered copy; mix_u64_blockOffset_world1 + mix_u64_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_u32_shardOffset_world1(long long i) { return mix_u32_shardFirst_world1 + i * mix_shardsU32Stride_world1; }
-SHARDGEN_FUNCTION long long mix_u32_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_u32_blockOffset_world1; }
-static_assert(mix_u32_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/u32 starts where the part before it in the arena of shards of u32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_gatheredBytes_world1 == world1 * mix_u32_shard_world1 * 4,
-              "topology.world: the gathered copy of mix.{i}/u32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_blockOffset_world1 == mix_u64_blockOffset_world1 + mix_u64_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/u32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_u32_blockOffset_world1 + mix_u32_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/u16, in bytes from the start of an arena.
-constexpr long long mix_u16_shardFirst_world1 = 0;  // bytes into shards of u16; its start; shard
-constexpr long long mix_u16_gatheredBytes_world1 = 16;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u16_blockOffset_world1 = 496;  // bytes into the block's slot, of its gathered copy; mix_u32_blockOffset_world1 + mix_u32_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_u16_shardOffset_world1(long long i) { return mix_u16_shardFirst_world1 + i * mix_shardsU16Stride_world1; }
-SHARDGEN_FUNCTION long long mix_u16_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_u16_blockOffset_world1; }
-static_assert(mix_u16_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/u16 starts where the part before it in the arena of shards of u16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_gatheredBytes_world1 == world1 * mix_u16_shard_world1 * 2,
-              "topology.world: the gathered copy of mix.{i}/u16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_blockOffset_world1 == mix_u32_blockOffset_world1 + mix_u32_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/u16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_u16_blockOffset_world1 + mix_u16_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/u8, in bytes from the start of an arena.
-constexpr long long mix_u8_shardFirst_world1 = 0;  // bytes into shards of u8; its start; shard
-constexpr long long mix_u8_gatheredBytes_world1 = 16;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u8_blockOffset_world1 = 512;  // bytes into the block's slot, of its gathered copy; mix_u16_blockOffset_world1 + mix_u16_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_u8_shardOffset_world1(long long i) { return mix_u8_shardFirst_world1 + i * mix_shardsU8Stride_world1; }
-SHARDGEN_FUNCTION long long mix_u8_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_u8_blockOffset_world1; }
-static_assert(mix_u8_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/u8 starts where the part before it in the arena of shards of u8 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_gatheredBytes_world1 == world1 * mix_u8_shard_world1 * 1,
-              "topology.world: the gathered copy of mix.{i}/u8 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_blockOffset_world1 == mix_u16_blockOffset_world1 + mix_u16_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/u8 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_u8_blockOffset_world1 + mix_u8_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u8; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: where a rank has bucket mix.{i}/bool, in bytes from the start of an arena.
-constexpr long long mix_bool_shardFirst_world1 = 0;  // bytes into shards of bool; its start; shard
-constexpr long long mix_bool_gatheredBytes_world1 = 16;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bool_blockOffset_world1 = 528;  // bytes into the block's slot, of its gathered copy; mix_u8_blockOffset_world1 + mix_u8_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long mix_bool_shardOffset_world1(long long i) { return mix_bool_shardFirst_world1 + i * mix_shardsBoolStride_world1; }
-SHARDGEN_FUNCTION long long mix_bool_slotOffset_world1(long long i) { return slotStartWorld1((mix_position + i) % maxLive) + mix_bool_blockOffset_world1; }
-static_assert(mix_bool_shardFirst_world1 == 0,
-              "shard: the shard of mix.{i}/bool starts where the part before it in the arena of shards of bool ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_gatheredBytes_world1 == world1 * mix_bool_shard_world1 * 1,
-              "topology.world: the gathered copy of mix.{i}/bool is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_blockOffset_world1 == mix_u8_blockOffset_world1 + mix_u8_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of mix.{i}/bool starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld1(mix_position % maxLive) >= mix_bool_blockOffset_world1 + mix_bool_gatheredBytes_world1,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bool; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld1.
-constexpr long long mix_f64_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of mix.{i}/f64; its start; gradients.slots
-constexpr long long mix_f32_gradientOffset_world1 = 96;  // bytes into a gradient buffer, of mix.{i}/f32; mix_f64_gradientOffset_world1 + mix_f64_gatheredBytes_world1; gradients.slots
-constexpr long long mix_bf16_gradientOffset_world1 = 144;  // bytes into a gradient buffer, of mix.{i}/bf16; mix_f32_gradientOffset_world1 + mix_f32_gatheredBytes_world1; gradients.slots
-constexpr long long mix_f16_gradientOffset_world1 = 192;  // bytes into a gradient buffer, of mix.{i}/f16; mix_bf16_gradientOffset_world1 + mix_bf16_gatheredBytes_world1; gradients.slots
-constexpr long long mix_gradientBytes_world1 = 240;  // bytes of all gradients of a block mix.{i}; mix_f16_gradientOffset_world1 + mix_f16_gatheredBytes_world1; gradients.slots
-constexpr long long gradientBufferBytesWorld1 = 240;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(mix_f64_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of mix.{i}/f64 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gradientOffset_world1 == mix_f64_gradientOffset_world1 + mix_f64_gatheredBytes_world1,
-              "gradients.slots: the gradient of mix.{i}/f32 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gradientOffset_world1 == mix_f32_gradientOffset_world1 + mix_f32_gatheredBytes_world1,
-              "gradients.slots: the gradient of mix.{i}/bf16 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gradientOffset_world1 == mix_bf16_gradientOffset_world1 + mix_bf16_gatheredBytes_world1,
-              "gradients.slots: the gradient of mix.{i}/f16 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientBytes_world1 == mix_f16_gradientOffset_world1 + mix_f16_gatheredBytes_world1,
-              "gradients.slots: the gradients of block mix.{i} end where the last of them does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientBufferBytesWorld1 == larger(0, mix_gradientBytes_world1),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld1 = 48;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld1 = 96;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld1 = 16;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld1 == roundUp(larger(larger(0, mix_f32_shard_world1 * 2 * world1), mix_f16_shard_world1 * 2 * world1), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(wireShardBytesWorld1 == roundUp(larger(larger(larger(larger(0, mix_f64_shard_world1 * 8), mix_f32_shard_world1 * 2), mix_bf16_shard_world1 * 2), mix_f16_shard_world1 * 2), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: the arenas, which are all that Open allocates.
-constexpr long long shardsF64BytesWorld1 = 192;  // bytes of the arena of shards of f64; topology.world
-constexpr long long shardsF32BytesWorld1 = 96;  // bytes of the arena of shards of f32; topology.world
-constexpr long long shardsBf16BytesWorld1 = 128;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long shardsF16BytesWorld1 = 96;  // bytes of the arena of shards of f16; topology.world
-constexpr long long shardsF8e4m3BytesWorld1 = 96;  // bytes of the arena of shards of f8e4m3; topology.world
-constexpr long long shardsF8e5m2BytesWorld1 = 64;  // bytes of the arena of shards of f8e5m2; topology.world
-constexpr long long shardsI8BytesWorld1 = 32;  // bytes of the arena of shards of i8; topology.world
-constexpr long long shardsI16BytesWorld1 = 32;  // bytes of the arena of shards of i16; topology.world
-constexpr long long shardsI32BytesWorld1 = 64;  // bytes of the arena of shards of i32; topology.world
-constexpr long long shardsI64BytesWorld1 = 96;  // bytes of the arena of shards of i64; topology.world
-constexpr long long shardsU8BytesWorld1 = 32;  // bytes of the arena of shards of u8; topology.world
-constexpr long long shardsU16BytesWorld1 = 32;  // bytes of the arena of shards of u16; topology.world
-constexpr long long shardsU32BytesWorld1 = 32;  // bytes of the arena of shards of u32; topology.world
-constexpr long long shardsU64BytesWorld1 = 64;  // bytes of the arena of shards of u64; topology.world
-constexpr long long shardsBoolBytesWorld1 = 32;  // bytes of the arena of shards of bool; topology.world
-constexpr long long mastersF32BytesWorld1 = 384;  // bytes of the arena of masters of f32; topology.world
-constexpr long long momentsF64BytesWorld1 = 384;  // bytes of the arena of moments of f64; topology.world
-constexpr long long momentsF32BytesWorld1 = 960;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF64BytesWorld1 = 192;  // bytes of the arena of gradient shards of f64; topology.world
-constexpr long long gradientShardsF32BytesWorld1 = 480;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld1 = 1088;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld1 = 480;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld1 = 144;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld1 = 80;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF64BytesWorld1 == mix_f64_shardFirst_world1 + MixLen * mix_shardsF64Stride_world1,
-              "topology.world: the arena of shards of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF32BytesWorld1 == mix_f32_shardFirst_world1 + MixLen * mix_shardsF32Stride_world1,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsBf16BytesWorld1 == mix_bf16_shardFirst_world1 + MixLen * mix_shardsBf16Stride_world1,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF16BytesWorld1 == mix_f16_shardFirst_world1 + MixLen * mix_shardsF16Stride_world1,
-              "topology.world: the arena of shards of f16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF8e4m3BytesWorld1 == mix_f8e4m3_shardFirst_world1 + MixLen * mix_shardsF8e4m3Stride_world1,
-              "topology.world: the arena of shards of f8e4m3 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF8e5m2BytesWorld1 == mix_f8e5m2_shardFirst_world1 + MixLen * mix_shardsF8e5m2Stride_world1,
-              "topology.world: the arena of shards of f8e5m2 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI8BytesWorld1 == mix_i8_shardFirst_world1 + MixLen * mix_shardsI8Stride_world1,
-              "topology.world: the arena of shards of i8 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI16BytesWorld1 == mix_i16_shardFirst_world1 + MixLen * mix_shardsI16Stride_world1,
-              "topology.world: the arena of shards of i16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI32BytesWorld1 == mix_i32_shardFirst_world1 + MixLen * mix_shardsI32Stride_world1,
-              "topology.world: the arena of shards of i32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI64BytesWorld1 == mix_i64_shardFirst_world1 + MixLen * mix_shardsI64Stride_world1,
-              "topology.world: the arena of shards of i64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU8BytesWorld1 == mix_u8_shardFirst_world1 + MixLen * mix_shardsU8Stride_world1,
-              "topology.world: the arena of shards of u8 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU16BytesWorld1 == mix_u16_shardFirst_world1 + MixLen * mix_shardsU16Stride_world1,
-              "topology.world: the arena of shards of u16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU32BytesWorld1 == mix_u32_shardFirst_world1 + MixLen * mix_shardsU32Stride_world1,
-              "topology.world: the arena of shards of u32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU64BytesWorld1 == mix_u64_shardFirst_world1 + MixLen * mix_shardsU64Stride_world1,
-              "topology.world: the arena of shards of u64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsBoolBytesWorld1 == mix_bool_shardFirst_world1 + MixLen * mix_shardsBoolStride_world1,
-              "topology.world: the arena of shards of bool ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mastersF32BytesWorld1 == mix_bf16_masterFirst_world1 + MixLen * mix_mastersF32Stride_world1,
-              "topology.world: the arena of masters of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(momentsF64BytesWorld1 == mix_f64_moment1First_world1 + MixLen * mix_momentsF64Stride_world1,
-              "topology.world: the arena of moments of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(momentsF32BytesWorld1 == mix_f32_moment1First_world1 + MixLen * mix_momentsF32Stride_world1,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientShardsF64BytesWorld1 == mix_f64_gradientShardFirst_world1 + MixLen * mix_gradientShardsF64Stride_world1,
-              "topology.world: the arena of gradient shards of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientShardsF32BytesWorld1 == mix_f32_gradientShardFirst_world1 + MixLen * mix_gradientShardsF32Stride_world1,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotsBytesWorld1 == slotStartWorld1(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientBuffersBytesWorld1 == gradientSlots * gradientBufferBytesWorld1,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(stagingBytesWorld1 == wireFullBytesWorld1 + wireShardBytesWorld1,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(scratchBytesWorld1 == partialsStart + partialsBytesWorld1,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(peakBytesWorld1 == shardsF64BytesWorld1 + shardsF32BytesWorld1 + shardsBf16BytesWorld1 + shardsF16BytesWorld1 + shardsF8e4m3BytesWorld1 + shardsF8e5m2BytesWorld1 + shardsI8BytesWorld1 + shardsI16BytesWorld1 + shardsI32BytesWorld1 + shardsI64BytesWorld1 + shardsU8BytesWorld1 + shardsU16BytesWorld1 + shardsU32BytesWorld1 + shardsU64BytesWorld1 + shardsBoolBytesWorld1 + mastersF32BytesWorld1 + momentsF64BytesWorld1 + momentsF32BytesWorld1 + gradientShardsF64BytesWorld1 + gradientShardsF32BytesWorld1 + slotsBytesWorld1 + gradientBuffersBytesWorld1 + stagingBytesWorld1 + scratchBytesWorld1,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 1: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld1(Visit visit) {
-  visit(ArenaPlace{"shards", "f64", shardsF64BytesWorld1});
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld1});
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld1});
-  visit(ArenaPlace{"shards", "f16", shardsF16BytesWorld1});
-  visit(ArenaPlace{"shards", "f8e4m3", shardsF8e4m3BytesWorld1});
-  visit(ArenaPlace{"shards", "f8e5m2", shardsF8e5m2BytesWorld1});
-  visit(ArenaPlace{"shards", "i8", shardsI8BytesWorld1});
-  visit(ArenaPlace{"shards", "i16", shardsI16BytesWorld1});
-  visit(ArenaPlace{"shards", "i32", shardsI32BytesWorld1});
-  visit(ArenaPlace{"shards", "i64", shardsI64BytesWorld1});
-  visit(ArenaPlace{"shards", "u8", shardsU8BytesWorld1});
-  visit(ArenaPlace{"shards", "u16", shardsU16BytesWorld1});
-  visit(ArenaPlace{"shards", "u32", shardsU32BytesWorld1});
-  visit(ArenaPlace{"shards", "u64", shardsU64BytesWorld1});
-  visit(ArenaPlace{"shards", "bool", shardsBoolBytesWorld1});
-  visit(ArenaPlace{"masters", "f32", mastersF32BytesWorld1});
-  visit(ArenaPlace{"moments", "f64", momentsF64BytesWorld1});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld1});
-  visit(ArenaPlace{"gradient shards", "f64", gradientShardsF64BytesWorld1});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld1});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld1});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld1});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld1});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld1});
+// at chooses the value for N ranks.
+template <long long N>
+SHARDGEN_FUNCTION long long at(long long world1, long long world2, long long world3, long long world4, long long world8) {
+  return N == 1 ? world1 : N == 2 ? world2 : N == 3 ? world3 : N == 4 ? world4 : N == 8 ? world8 : -1;
 }
-template <class Visit>
-void eachBucketWorld1(Visit visit) {
-  for (long long i = 0; i < MixLen; i++) {
-    visit(BucketPlace{"mix.{i}/f64", i, mix_f64_shard_world1, mix_f64_shardOffset_world1(i), -1, mix_f64_moment1Offset_world1(i), mix_f64_moment2Offset_world1(i), mix_f64_gradientShardOffset_world1(i), mix_f64_slotOffset_world1(i), mix_f64_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/f32", i, mix_f32_shard_world1, mix_f32_shardOffset_world1(i), -1, mix_f32_moment1Offset_world1(i), mix_f32_moment2Offset_world1(i), mix_f32_gradientShardOffset_world1(i), mix_f32_slotOffset_world1(i), mix_f32_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/bf16", i, mix_bf16_shard_world1, mix_bf16_shardOffset_world1(i), mix_bf16_masterOffset_world1(i), mix_bf16_moment1Offset_world1(i), mix_bf16_moment2Offset_world1(i), mix_bf16_gradientShardOffset_world1(i), mix_bf16_slotOffset_world1(i), mix_bf16_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/f16", i, mix_f16_shard_world1, mix_f16_shardOffset_world1(i), mix_f16_masterOffset_world1(i), mix_f16_moment1Offset_world1(i), mix_f16_moment2Offset_world1(i), mix_f16_gradientShardOffset_world1(i), mix_f16_slotOffset_world1(i), mix_f16_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/bf16/frozen", i, mix_bf16frozen_shard_world1, mix_bf16frozen_shardOffset_world1(i), -1, -1, -1, -1, mix_bf16frozen_slotOffset_world1(i), mix_bf16frozen_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/f8e4m3", i, mix_f8e4m3_shard_world1, mix_f8e4m3_shardOffset_world1(i), -1, -1, -1, -1, mix_f8e4m3_slotOffset_world1(i), mix_f8e4m3_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/f8e5m2", i, mix_f8e5m2_shard_world1, mix_f8e5m2_shardOffset_world1(i), -1, -1, -1, -1, mix_f8e5m2_slotOffset_world1(i), mix_f8e5m2_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/i64", i, mix_i64_shard_world1, mix_i64_shardOffset_world1(i), -1, -1, -1, -1, mix_i64_slotOffset_world1(i), mix_i64_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/i32", i, mix_i32_shard_world1, mix_i32_shardOffset_world1(i), -1, -1, -1, -1, mix_i32_slotOffset_world1(i), mix_i32_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/i16", i, mix_i16_shard_world1, mix_i16_shardOffset_world1(i), -1, -1, -1, -1, mix_i16_slotOffset_world1(i), mix_i16_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/i8", i, mix_i8_shard_world1, mix_i8_shardOffset_world1(i), -1, -1, -1, -1, mix_i8_slotOffset_world1(i), mix_i8_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/u64", i, mix_u64_shard_world1, mix_u64_shardOffset_world1(i), -1, -1, -1, -1, mix_u64_slotOffset_world1(i), mix_u64_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/u32", i, mix_u32_shard_world1, mix_u32_shardOffset_world1(i), -1, -1, -1, -1, mix_u32_slotOffset_world1(i), mix_u32_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/u16", i, mix_u16_shard_world1, mix_u16_shardOffset_world1(i), -1, -1, -1, -1, mix_u16_slotOffset_world1(i), mix_u16_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/u8", i, mix_u8_shard_world1, mix_u8_shardOffset_world1(i), -1, -1, -1, -1, mix_u8_slotOffset_world1(i), mix_u8_gatheredBytes_world1});
-    visit(BucketPlace{"mix.{i}/bool", i, mix_bool_shard_world1, mix_bool_shardOffset_world1(i), -1, -1, -1, -1, mix_bool_slotOffset_world1(i), mix_bool_gatheredBytes_world1});
+
+// World<N> is where a rank of N has everything.
+template <long long N>
+struct World {
+  // The world sizes.
+  static constexpr long long world = at<N>(1, 2, 3, 4, 8);  // ranks; topology.world
+  static_assert(world == N,
+                "topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named" SHARDGEN_FIX);
+
+  // What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+  static constexpr long long mix_f64_shard = at<N>(12, 6, 4, 4, 2);  // elements; ceilDiv(mix_f64_end / mix_f64_unit, world) * mix_f64_unit; topology.world
+  static constexpr long long mix_f32_shard = at<N>(12, 8, 4, 4, 4);  // elements; ceilDiv(mix_f32_end / mix_f32_unit, world) * mix_f32_unit; topology.world
+  static constexpr long long mix_bf16_shard = at<N>(24, 16, 8, 8, 8);  // elements; ceilDiv(mix_bf16_end / mix_bf16_unit, world) * mix_bf16_unit; topology.world
+  static constexpr long long mix_f16_shard = at<N>(24, 16, 8, 8, 8);  // elements; ceilDiv(mix_f16_end / mix_f16_unit, world) * mix_f16_unit; topology.world
+  static constexpr long long mix_bf16frozen_shard = 8;  // elements; ceilDiv(mix_bf16frozen_end / mix_bf16frozen_unit, world) * mix_bf16frozen_unit; topology.world
+  static constexpr long long mix_f8e4m3_shard = at<N>(48, 32, 16, 16, 16);  // elements; ceilDiv(mix_f8e4m3_end / mix_f8e4m3_unit, world) * mix_f8e4m3_unit; topology.world
+  static constexpr long long mix_f8e5m2_shard = at<N>(32, 16, 16, 16, 16);  // elements; ceilDiv(mix_f8e5m2_end / mix_f8e5m2_unit, world) * mix_f8e5m2_unit; topology.world
+  static constexpr long long mix_i64_shard = at<N>(6, 4, 2, 2, 2);  // elements; ceilDiv(mix_i64_end / mix_i64_unit, world) * mix_i64_unit; topology.world
+  static constexpr long long mix_i32_shard = at<N>(8, 4, 4, 4, 4);  // elements; ceilDiv(mix_i32_end / mix_i32_unit, world) * mix_i32_unit; topology.world
+  static constexpr long long mix_i16_shard = 8;  // elements; ceilDiv(mix_i16_end / mix_i16_unit, world) * mix_i16_unit; topology.world
+  static constexpr long long mix_i8_shard = 16;  // elements; ceilDiv(mix_i8_end / mix_i8_unit, world) * mix_i8_unit; topology.world
+  static constexpr long long mix_u64_shard = at<N>(4, 2, 2, 2, 2);  // elements; ceilDiv(mix_u64_end / mix_u64_unit, world) * mix_u64_unit; topology.world
+  static constexpr long long mix_u32_shard = 4;  // elements; ceilDiv(mix_u32_end / mix_u32_unit, world) * mix_u32_unit; topology.world
+  static constexpr long long mix_u16_shard = 8;  // elements; ceilDiv(mix_u16_end / mix_u16_unit, world) * mix_u16_unit; topology.world
+  static constexpr long long mix_u8_shard = 16;  // elements; ceilDiv(mix_u8_end / mix_u8_unit, world) * mix_u8_unit; topology.world
+  static constexpr long long mix_bool_shard = 16;  // elements; ceilDiv(mix_bool_end / mix_bool_unit, world) * mix_bool_unit; topology.world
+  static_assert(mix_f64_shard == ceilDiv(mix_f64_end / mix_f64_unit, world) * mix_f64_unit,
+                "topology.world: a shard of mix.{i}/f64 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_f32_shard == ceilDiv(mix_f32_end / mix_f32_unit, world) * mix_f32_unit,
+                "topology.world: a shard of mix.{i}/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_bf16_shard == ceilDiv(mix_bf16_end / mix_bf16_unit, world) * mix_bf16_unit,
+                "topology.world: a shard of mix.{i}/bf16 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_f16_shard == ceilDiv(mix_f16_end / mix_f16_unit, world) * mix_f16_unit,
+                "topology.world: a shard of mix.{i}/f16 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_bf16frozen_shard == ceilDiv(mix_bf16frozen_end / mix_bf16frozen_unit, world) * mix_bf16frozen_unit,
+                "topology.world: a shard of mix.{i}/bf16/frozen is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_f8e4m3_shard == ceilDiv(mix_f8e4m3_end / mix_f8e4m3_unit, world) * mix_f8e4m3_unit,
+                "topology.world: a shard of mix.{i}/f8e4m3 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_f8e5m2_shard == ceilDiv(mix_f8e5m2_end / mix_f8e5m2_unit, world) * mix_f8e5m2_unit,
+                "topology.world: a shard of mix.{i}/f8e5m2 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_i64_shard == ceilDiv(mix_i64_end / mix_i64_unit, world) * mix_i64_unit,
+                "topology.world: a shard of mix.{i}/i64 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_i32_shard == ceilDiv(mix_i32_end / mix_i32_unit, world) * mix_i32_unit,
+                "topology.world: a shard of mix.{i}/i32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_i16_shard == ceilDiv(mix_i16_end / mix_i16_unit, world) * mix_i16_unit,
+                "topology.world: a shard of mix.{i}/i16 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_i8_shard == ceilDiv(mix_i8_end / mix_i8_unit, world) * mix_i8_unit,
+                "topology.world: a shard of mix.{i}/i8 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_u64_shard == ceilDiv(mix_u64_end / mix_u64_unit, world) * mix_u64_unit,
+                "topology.world: a shard of mix.{i}/u64 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_u32_shard == ceilDiv(mix_u32_end / mix_u32_unit, world) * mix_u32_unit,
+                "topology.world: a shard of mix.{i}/u32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_u16_shard == ceilDiv(mix_u16_end / mix_u16_unit, world) * mix_u16_unit,
+                "topology.world: a shard of mix.{i}/u16 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_u8_shard == ceilDiv(mix_u8_end / mix_u8_unit, world) * mix_u8_unit,
+                "topology.world: a shard of mix.{i}/u8 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(mix_bool_shard == ceilDiv(mix_bool_end / mix_bool_unit, world) * mix_bool_unit,
+                "topology.world: a shard of mix.{i}/bool is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+
+  // The memory of a rank. What it keeps is shard elements times the bytes for one
+  // (parameter, gradient, master, moments), for each bucket of each block.
+  static constexpr long long restBytes = at<N>(3488, 2240, 1344, 1344, 1216);  // bytes of a rank between passes: shards, masters, moments, gradient shards
+  static constexpr long long peakBytes = at<N>(5280, 4480, 3616, 4336, 6560);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static_assert(restBytes == MixLen * mix_f64_shard * (8 + 8 + 8 + 8) +
+                    MixLen * mix_f32_shard * (4 + 4 + 4 + 4) +
+                    MixLen * mix_bf16_shard * (2 + 4 + 4 + 4 + 4) +
+                    MixLen * mix_f16_shard * (2 + 4 + 4 + 4 + 4) +
+                    MixLen * mix_bf16frozen_shard * 2 +
+                    MixLen * mix_f8e4m3_shard * 1 +
+                    MixLen * mix_f8e5m2_shard * 1 +
+                    MixLen * mix_i64_shard * 8 +
+                    MixLen * mix_i32_shard * 4 +
+                    MixLen * mix_i16_shard * 2 +
+                    MixLen * mix_i8_shard * 1 +
+                    MixLen * mix_u64_shard * 8 +
+                    MixLen * mix_u32_shard * 4 +
+                    MixLen * mix_u16_shard * 2 +
+                    MixLen * mix_u8_shard * 1 +
+                    MixLen * mix_bool_shard * 1,
+                "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
+  static_assert(peakBytes >= restBytes,
+                "topology.world: what stays between passes is part of all that is allocated" SHARDGEN_FIX);
+
+  // The gather slots, runs of equal ones. A slot is as large as the largest block that it is for.
+  static constexpr long long slotRun0First = 0;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun0Bytes = at<N>(544, 736, 816, 1088, 2048);  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun0Start = 0;  // bytes into the arena of slots; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long slotBytes(long long) { return slotRun0Bytes; }
+  SHARDGEN_FUNCTION static long long slotStart(long long slot) { return slotRun0Start + (slot - slotRun0First) * slotRun0Bytes; }
+  static_assert(slotRun0First == 0,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun0Start == 0,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/f64, in bytes from the start of an arena.
+  static constexpr long long mix_f64_shardFirst = 0;  // bytes into shards of f64; 0; shard
+  static constexpr long long mix_f64_moment1First = 0;  // bytes into moments of f64; 0; optimizer
+  static constexpr long long mix_f64_moment2First = at<N>(96, 48, 32, 32, 16);  // bytes into moments of f64; mix_f64_moment1First + mix_f64_shard * 8; optimizer
+  static constexpr long long mix_f64_gradientShardFirst = 0;  // bytes into gradient shards of f64; 0; gradients
+  static constexpr long long mix_f64_gatheredBytes = at<N>(96, 96, 96, 128, 128);  // bytes of the gathered bucket; world * mix_f64_shard * 8; topology.world
+  static constexpr long long mix_f64_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_f64_shardOffset(long long i) { return mix_f64_shardFirst + i * mix_shardsF64Stride; }
+  SHARDGEN_FUNCTION static long long mix_f64_moment1Offset(long long i) { return mix_f64_moment1First + i * mix_momentsF64Stride; }
+  SHARDGEN_FUNCTION static long long mix_f64_moment2Offset(long long i) { return mix_f64_moment2First + i * mix_momentsF64Stride; }
+  SHARDGEN_FUNCTION static long long mix_f64_gradientShardOffset(long long i) { return mix_f64_gradientShardFirst + i * mix_gradientShardsF64Stride; }
+  SHARDGEN_FUNCTION static long long mix_f64_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_f64_blockOffset; }
+  static_assert(mix_f64_shardFirst == 0,
+                "shard: the shard of mix.{i}/f64 starts where the part before it in the arena of shards of f64 ends" SHARDGEN_FIX);
+  static_assert(mix_f64_moment1First == 0,
+                "optimizer: the first moment of mix.{i}/f64 starts where the part before it in the arena of moments of f64 ends" SHARDGEN_FIX);
+  static_assert(mix_f64_moment2First == mix_f64_moment1First + mix_f64_shard * 8,
+                "optimizer: the second moment of mix.{i}/f64 starts where the part before it in the arena of moments of f64 ends" SHARDGEN_FIX);
+  static_assert(mix_f64_gradientShardFirst == 0,
+                "gradients: the gradient shard of mix.{i}/f64 starts where the part before it in the arena of gradient shards of f64 ends" SHARDGEN_FIX);
+  static_assert(mix_f64_gatheredBytes == world * mix_f64_shard * 8,
+                "topology.world: the gathered copy of mix.{i}/f64 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_f64_blockOffset == 0,
+                "gather.max_live: the gathered copy of mix.{i}/f64 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_f64_blockOffset + mix_f64_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/f64" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/f32, in bytes from the start of an arena.
+  static constexpr long long mix_f32_shardFirst = 0;  // bytes into shards of f32; 0; shard
+  static constexpr long long mix_f32_moment1First = 0;  // bytes into moments of f32; 0; optimizer
+  static constexpr long long mix_f32_moment2First = at<N>(48, 32, 16, 16, 16);  // bytes into moments of f32; mix_f32_moment1First + mix_f32_shard * 4; optimizer
+  static constexpr long long mix_f32_gradientShardFirst = 0;  // bytes into gradient shards of f32; 0; gradients
+  static constexpr long long mix_f32_gatheredBytes = at<N>(48, 64, 48, 64, 128);  // bytes of the gathered bucket; world * mix_f32_shard * 4; topology.world
+  static constexpr long long mix_f32_blockOffset = at<N>(96, 96, 96, 128, 128);  // bytes into the block's slot, of its gathered copy; mix_f64_blockOffset + mix_f64_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_f32_shardOffset(long long i) { return mix_f32_shardFirst + i * mix_shardsF32Stride; }
+  SHARDGEN_FUNCTION static long long mix_f32_moment1Offset(long long i) { return mix_f32_moment1First + i * mix_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long mix_f32_moment2Offset(long long i) { return mix_f32_moment2First + i * mix_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long mix_f32_gradientShardOffset(long long i) { return mix_f32_gradientShardFirst + i * mix_gradientShardsF32Stride; }
+  SHARDGEN_FUNCTION static long long mix_f32_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_f32_blockOffset; }
+  static_assert(mix_f32_shardFirst == 0,
+                "shard: the shard of mix.{i}/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(mix_f32_moment1First == 0,
+                "optimizer: the first moment of mix.{i}/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(mix_f32_moment2First == mix_f32_moment1First + mix_f32_shard * 4,
+                "optimizer: the second moment of mix.{i}/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(mix_f32_gradientShardFirst == 0,
+                "gradients: the gradient shard of mix.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(mix_f32_gatheredBytes == world * mix_f32_shard * 4,
+                "topology.world: the gathered copy of mix.{i}/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_f32_blockOffset == mix_f64_blockOffset + mix_f64_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_f32_blockOffset + mix_f32_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/f32" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/bf16, in bytes from the start of an arena.
+  static constexpr long long mix_bf16_shardFirst = 0;  // bytes into shards of bf16; 0; shard
+  static constexpr long long mix_bf16_masterFirst = 0;  // bytes into masters of f32; 0; optimizer.master
+  static constexpr long long mix_bf16_moment1First = at<N>(96, 64, 32, 32, 32);  // bytes into moments of f32; mix_f32_moment2First + mix_f32_shard * 4; optimizer
+  static constexpr long long mix_bf16_moment2First = at<N>(192, 128, 64, 64, 64);  // bytes into moments of f32; mix_bf16_moment1First + mix_bf16_shard * 4; optimizer
+  static constexpr long long mix_bf16_gradientShardFirst = at<N>(48, 32, 16, 16, 16);  // bytes into gradient shards of f32; mix_f32_gradientShardFirst + mix_f32_shard * 4; gradients
+  static constexpr long long mix_bf16_gatheredBytes = at<N>(48, 64, 48, 64, 128);  // bytes of the gathered bucket; world * mix_bf16_shard * 2; topology.world
+  static constexpr long long mix_bf16_blockOffset = at<N>(144, 160, 144, 192, 256);  // bytes into the block's slot, of its gathered copy; mix_f32_blockOffset + mix_f32_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_bf16_shardOffset(long long i) { return mix_bf16_shardFirst + i * mix_shardsBf16Stride; }
+  SHARDGEN_FUNCTION static long long mix_bf16_masterOffset(long long i) { return mix_bf16_masterFirst + i * mix_mastersF32Stride; }
+  SHARDGEN_FUNCTION static long long mix_bf16_moment1Offset(long long i) { return mix_bf16_moment1First + i * mix_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long mix_bf16_moment2Offset(long long i) { return mix_bf16_moment2First + i * mix_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long mix_bf16_gradientShardOffset(long long i) { return mix_bf16_gradientShardFirst + i * mix_gradientShardsF32Stride; }
+  SHARDGEN_FUNCTION static long long mix_bf16_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_bf16_blockOffset; }
+  static_assert(mix_bf16_shardFirst == 0,
+                "shard: the shard of mix.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends" SHARDGEN_FIX);
+  static_assert(mix_bf16_masterFirst == 0,
+                "optimizer.master: the master of mix.{i}/bf16 starts where the part before it in the arena of masters of f32 ends" SHARDGEN_FIX);
+  static_assert(mix_bf16_moment1First == mix_f32_moment2First + mix_f32_shard * 4,
+                "optimizer: the first moment of mix.{i}/bf16 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(mix_bf16_moment2First == mix_bf16_moment1First + mix_bf16_shard * 4,
+                "optimizer: the second moment of mix.{i}/bf16 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(mix_bf16_gradientShardFirst == mix_f32_gradientShardFirst + mix_f32_shard * 4,
+                "gradients: the gradient shard of mix.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(mix_bf16_gatheredBytes == world * mix_bf16_shard * 2,
+                "topology.world: the gathered copy of mix.{i}/bf16 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_bf16_blockOffset == mix_f32_blockOffset + mix_f32_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/bf16 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_bf16_blockOffset + mix_bf16_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/bf16" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/f16, in bytes from the start of an arena.
+  static constexpr long long mix_f16_shardFirst = 0;  // bytes into shards of f16; 0; shard
+  static constexpr long long mix_f16_masterFirst = at<N>(96, 64, 32, 32, 32);  // bytes into masters of f32; mix_bf16_masterFirst + mix_bf16_shard * 4; optimizer.master
+  static constexpr long long mix_f16_moment1First = at<N>(288, 192, 96, 96, 96);  // bytes into moments of f32; mix_bf16_moment2First + mix_bf16_shard * 4; optimizer
+  static constexpr long long mix_f16_moment2First = at<N>(384, 256, 128, 128, 128);  // bytes into moments of f32; mix_f16_moment1First + mix_f16_shard * 4; optimizer
+  static constexpr long long mix_f16_gradientShardFirst = at<N>(144, 96, 48, 48, 48);  // bytes into gradient shards of f32; mix_bf16_gradientShardFirst + mix_bf16_shard * 4; gradients
+  static constexpr long long mix_f16_gatheredBytes = at<N>(48, 64, 48, 64, 128);  // bytes of the gathered bucket; world * mix_f16_shard * 2; topology.world
+  static constexpr long long mix_f16_blockOffset = at<N>(192, 224, 192, 256, 384);  // bytes into the block's slot, of its gathered copy; mix_bf16_blockOffset + mix_bf16_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_f16_shardOffset(long long i) { return mix_f16_shardFirst + i * mix_shardsF16Stride; }
+  SHARDGEN_FUNCTION static long long mix_f16_masterOffset(long long i) { return mix_f16_masterFirst + i * mix_mastersF32Stride; }
+  SHARDGEN_FUNCTION static long long mix_f16_moment1Offset(long long i) { return mix_f16_moment1First + i * mix_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long mix_f16_moment2Offset(long long i) { return mix_f16_moment2First + i * mix_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long mix_f16_gradientShardOffset(long long i) { return mix_f16_gradientShardFirst + i * mix_gradientShardsF32Stride; }
+  SHARDGEN_FUNCTION static long long mix_f16_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_f16_blockOffset; }
+  static_assert(mix_f16_shardFirst == 0,
+                "shard: the shard of mix.{i}/f16 starts where the part before it in the arena of shards of f16 ends" SHARDGEN_FIX);
+  static_assert(mix_f16_masterFirst == mix_bf16_masterFirst + mix_bf16_shard * 4,
+                "optimizer.master: the master of mix.{i}/f16 starts where the part before it in the arena of masters of f32 ends" SHARDGEN_FIX);
+  static_assert(mix_f16_moment1First == mix_bf16_moment2First + mix_bf16_shard * 4,
+                "optimizer: the first moment of mix.{i}/f16 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(mix_f16_moment2First == mix_f16_moment1First + mix_f16_shard * 4,
+                "optimizer: the second moment of mix.{i}/f16 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(mix_f16_gradientShardFirst == mix_bf16_gradientShardFirst + mix_bf16_shard * 4,
+                "gradients: the gradient shard of mix.{i}/f16 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(mix_f16_gatheredBytes == world * mix_f16_shard * 2,
+                "topology.world: the gathered copy of mix.{i}/f16 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_f16_blockOffset == mix_bf16_blockOffset + mix_bf16_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/f16 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_f16_blockOffset + mix_f16_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/f16" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/bf16/frozen, in bytes from the start of an arena.
+  static constexpr long long mix_bf16frozen_shardFirst = at<N>(48, 32, 16, 16, 16);  // bytes into shards of bf16; mix_bf16_shardFirst + mix_bf16_shard * 2; shard
+  static constexpr long long mix_bf16frozen_gatheredBytes = at<N>(16, 32, 48, 64, 128);  // bytes of the gathered bucket; world * mix_bf16frozen_shard * 2; topology.world
+  static constexpr long long mix_bf16frozen_blockOffset = at<N>(240, 288, 240, 320, 512);  // bytes into the block's slot, of its gathered copy; mix_f16_blockOffset + mix_f16_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_bf16frozen_shardOffset(long long i) { return mix_bf16frozen_shardFirst + i * mix_shardsBf16Stride; }
+  SHARDGEN_FUNCTION static long long mix_bf16frozen_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_bf16frozen_blockOffset; }
+  static_assert(mix_bf16frozen_shardFirst == mix_bf16_shardFirst + mix_bf16_shard * 2,
+                "shard: the shard of mix.{i}/bf16/frozen starts where the part before it in the arena of shards of bf16 ends" SHARDGEN_FIX);
+  static_assert(mix_bf16frozen_gatheredBytes == world * mix_bf16frozen_shard * 2,
+                "topology.world: the gathered copy of mix.{i}/bf16/frozen is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_bf16frozen_blockOffset == mix_f16_blockOffset + mix_f16_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/bf16/frozen starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_bf16frozen_blockOffset + mix_bf16frozen_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/bf16/frozen" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/f8e4m3, in bytes from the start of an arena.
+  static constexpr long long mix_f8e4m3_shardFirst = 0;  // bytes into shards of f8e4m3; 0; shard
+  static constexpr long long mix_f8e4m3_gatheredBytes = at<N>(48, 64, 48, 64, 128);  // bytes of the gathered bucket; world * mix_f8e4m3_shard * 1; topology.world
+  static constexpr long long mix_f8e4m3_blockOffset = at<N>(256, 320, 288, 384, 640);  // bytes into the block's slot, of its gathered copy; mix_bf16frozen_blockOffset + mix_bf16frozen_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_f8e4m3_shardOffset(long long i) { return mix_f8e4m3_shardFirst + i * mix_shardsF8e4m3Stride; }
+  SHARDGEN_FUNCTION static long long mix_f8e4m3_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_f8e4m3_blockOffset; }
+  static_assert(mix_f8e4m3_shardFirst == 0,
+                "shard: the shard of mix.{i}/f8e4m3 starts where the part before it in the arena of shards of f8e4m3 ends" SHARDGEN_FIX);
+  static_assert(mix_f8e4m3_gatheredBytes == world * mix_f8e4m3_shard * 1,
+                "topology.world: the gathered copy of mix.{i}/f8e4m3 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_f8e4m3_blockOffset == mix_bf16frozen_blockOffset + mix_bf16frozen_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/f8e4m3 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_f8e4m3_blockOffset + mix_f8e4m3_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/f8e4m3" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/f8e5m2, in bytes from the start of an arena.
+  static constexpr long long mix_f8e5m2_shardFirst = 0;  // bytes into shards of f8e5m2; 0; shard
+  static constexpr long long mix_f8e5m2_gatheredBytes = at<N>(32, 32, 48, 64, 128);  // bytes of the gathered bucket; world * mix_f8e5m2_shard * 1; topology.world
+  static constexpr long long mix_f8e5m2_blockOffset = at<N>(304, 384, 336, 448, 768);  // bytes into the block's slot, of its gathered copy; mix_f8e4m3_blockOffset + mix_f8e4m3_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_f8e5m2_shardOffset(long long i) { return mix_f8e5m2_shardFirst + i * mix_shardsF8e5m2Stride; }
+  SHARDGEN_FUNCTION static long long mix_f8e5m2_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_f8e5m2_blockOffset; }
+  static_assert(mix_f8e5m2_shardFirst == 0,
+                "shard: the shard of mix.{i}/f8e5m2 starts where the part before it in the arena of shards of f8e5m2 ends" SHARDGEN_FIX);
+  static_assert(mix_f8e5m2_gatheredBytes == world * mix_f8e5m2_shard * 1,
+                "topology.world: the gathered copy of mix.{i}/f8e5m2 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_f8e5m2_blockOffset == mix_f8e4m3_blockOffset + mix_f8e4m3_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/f8e5m2 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_f8e5m2_blockOffset + mix_f8e5m2_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/f8e5m2" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/i64, in bytes from the start of an arena.
+  static constexpr long long mix_i64_shardFirst = 0;  // bytes into shards of i64; 0; shard
+  static constexpr long long mix_i64_gatheredBytes = at<N>(48, 64, 48, 64, 128);  // bytes of the gathered bucket; world * mix_i64_shard * 8; topology.world
+  static constexpr long long mix_i64_blockOffset = at<N>(336, 416, 384, 512, 896);  // bytes into the block's slot, of its gathered copy; mix_f8e5m2_blockOffset + mix_f8e5m2_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_i64_shardOffset(long long i) { return mix_i64_shardFirst + i * mix_shardsI64Stride; }
+  SHARDGEN_FUNCTION static long long mix_i64_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_i64_blockOffset; }
+  static_assert(mix_i64_shardFirst == 0,
+                "shard: the shard of mix.{i}/i64 starts where the part before it in the arena of shards of i64 ends" SHARDGEN_FIX);
+  static_assert(mix_i64_gatheredBytes == world * mix_i64_shard * 8,
+                "topology.world: the gathered copy of mix.{i}/i64 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_i64_blockOffset == mix_f8e5m2_blockOffset + mix_f8e5m2_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/i64 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_i64_blockOffset + mix_i64_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/i64" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/i32, in bytes from the start of an arena.
+  static constexpr long long mix_i32_shardFirst = 0;  // bytes into shards of i32; 0; shard
+  static constexpr long long mix_i32_gatheredBytes = at<N>(32, 32, 48, 64, 128);  // bytes of the gathered bucket; world * mix_i32_shard * 4; topology.world
+  static constexpr long long mix_i32_blockOffset = at<N>(384, 480, 432, 576, 1024);  // bytes into the block's slot, of its gathered copy; mix_i64_blockOffset + mix_i64_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_i32_shardOffset(long long i) { return mix_i32_shardFirst + i * mix_shardsI32Stride; }
+  SHARDGEN_FUNCTION static long long mix_i32_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_i32_blockOffset; }
+  static_assert(mix_i32_shardFirst == 0,
+                "shard: the shard of mix.{i}/i32 starts where the part before it in the arena of shards of i32 ends" SHARDGEN_FIX);
+  static_assert(mix_i32_gatheredBytes == world * mix_i32_shard * 4,
+                "topology.world: the gathered copy of mix.{i}/i32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_i32_blockOffset == mix_i64_blockOffset + mix_i64_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/i32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_i32_blockOffset + mix_i32_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/i32" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/i16, in bytes from the start of an arena.
+  static constexpr long long mix_i16_shardFirst = 0;  // bytes into shards of i16; 0; shard
+  static constexpr long long mix_i16_gatheredBytes = at<N>(16, 32, 48, 64, 128);  // bytes of the gathered bucket; world * mix_i16_shard * 2; topology.world
+  static constexpr long long mix_i16_blockOffset = at<N>(416, 512, 480, 640, 1152);  // bytes into the block's slot, of its gathered copy; mix_i32_blockOffset + mix_i32_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_i16_shardOffset(long long i) { return mix_i16_shardFirst + i * mix_shardsI16Stride; }
+  SHARDGEN_FUNCTION static long long mix_i16_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_i16_blockOffset; }
+  static_assert(mix_i16_shardFirst == 0,
+                "shard: the shard of mix.{i}/i16 starts where the part before it in the arena of shards of i16 ends" SHARDGEN_FIX);
+  static_assert(mix_i16_gatheredBytes == world * mix_i16_shard * 2,
+                "topology.world: the gathered copy of mix.{i}/i16 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_i16_blockOffset == mix_i32_blockOffset + mix_i32_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/i16 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_i16_blockOffset + mix_i16_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/i16" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/i8, in bytes from the start of an arena.
+  static constexpr long long mix_i8_shardFirst = 0;  // bytes into shards of i8; 0; shard
+  static constexpr long long mix_i8_gatheredBytes = at<N>(16, 32, 48, 64, 128);  // bytes of the gathered bucket; world * mix_i8_shard * 1; topology.world
+  static constexpr long long mix_i8_blockOffset = at<N>(432, 544, 528, 704, 1280);  // bytes into the block's slot, of its gathered copy; mix_i16_blockOffset + mix_i16_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_i8_shardOffset(long long i) { return mix_i8_shardFirst + i * mix_shardsI8Stride; }
+  SHARDGEN_FUNCTION static long long mix_i8_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_i8_blockOffset; }
+  static_assert(mix_i8_shardFirst == 0,
+                "shard: the shard of mix.{i}/i8 starts where the part before it in the arena of shards of i8 ends" SHARDGEN_FIX);
+  static_assert(mix_i8_gatheredBytes == world * mix_i8_shard * 1,
+                "topology.world: the gathered copy of mix.{i}/i8 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_i8_blockOffset == mix_i16_blockOffset + mix_i16_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/i8 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_i8_blockOffset + mix_i8_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/i8" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/u64, in bytes from the start of an arena.
+  static constexpr long long mix_u64_shardFirst = 0;  // bytes into shards of u64; 0; shard
+  static constexpr long long mix_u64_gatheredBytes = at<N>(32, 32, 48, 64, 128);  // bytes of the gathered bucket; world * mix_u64_shard * 8; topology.world
+  static constexpr long long mix_u64_blockOffset = at<N>(448, 576, 576, 768, 1408);  // bytes into the block's slot, of its gathered copy; mix_i8_blockOffset + mix_i8_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_u64_shardOffset(long long i) { return mix_u64_shardFirst + i * mix_shardsU64Stride; }
+  SHARDGEN_FUNCTION static long long mix_u64_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_u64_blockOffset; }
+  static_assert(mix_u64_shardFirst == 0,
+                "shard: the shard of mix.{i}/u64 starts where the part before it in the arena of shards of u64 ends" SHARDGEN_FIX);
+  static_assert(mix_u64_gatheredBytes == world * mix_u64_shard * 8,
+                "topology.world: the gathered copy of mix.{i}/u64 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_u64_blockOffset == mix_i8_blockOffset + mix_i8_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/u64 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_u64_blockOffset + mix_u64_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/u64" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/u32, in bytes from the start of an arena.
+  static constexpr long long mix_u32_shardFirst = 0;  // bytes into shards of u32; 0; shard
+  static constexpr long long mix_u32_gatheredBytes = at<N>(16, 32, 48, 64, 128);  // bytes of the gathered bucket; world * mix_u32_shard * 4; topology.world
+  static constexpr long long mix_u32_blockOffset = at<N>(480, 608, 624, 832, 1536);  // bytes into the block's slot, of its gathered copy; mix_u64_blockOffset + mix_u64_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_u32_shardOffset(long long i) { return mix_u32_shardFirst + i * mix_shardsU32Stride; }
+  SHARDGEN_FUNCTION static long long mix_u32_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_u32_blockOffset; }
+  static_assert(mix_u32_shardFirst == 0,
+                "shard: the shard of mix.{i}/u32 starts where the part before it in the arena of shards of u32 ends" SHARDGEN_FIX);
+  static_assert(mix_u32_gatheredBytes == world * mix_u32_shard * 4,
+                "topology.world: the gathered copy of mix.{i}/u32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_u32_blockOffset == mix_u64_blockOffset + mix_u64_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/u32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_u32_blockOffset + mix_u32_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/u32" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/u16, in bytes from the start of an arena.
+  static constexpr long long mix_u16_shardFirst = 0;  // bytes into shards of u16; 0; shard
+  static constexpr long long mix_u16_gatheredBytes = at<N>(16, 32, 48, 64, 128);  // bytes of the gathered bucket; world * mix_u16_shard * 2; topology.world
+  static constexpr long long mix_u16_blockOffset = at<N>(496, 640, 672, 896, 1664);  // bytes into the block's slot, of its gathered copy; mix_u32_blockOffset + mix_u32_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_u16_shardOffset(long long i) { return mix_u16_shardFirst + i * mix_shardsU16Stride; }
+  SHARDGEN_FUNCTION static long long mix_u16_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_u16_blockOffset; }
+  static_assert(mix_u16_shardFirst == 0,
+                "shard: the shard of mix.{i}/u16 starts where the part before it in the arena of shards of u16 ends" SHARDGEN_FIX);
+  static_assert(mix_u16_gatheredBytes == world * mix_u16_shard * 2,
+                "topology.world: the gathered copy of mix.{i}/u16 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_u16_blockOffset == mix_u32_blockOffset + mix_u32_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/u16 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_u16_blockOffset + mix_u16_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/u16" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/u8, in bytes from the start of an arena.
+  static constexpr long long mix_u8_shardFirst = 0;  // bytes into shards of u8; 0; shard
+  static constexpr long long mix_u8_gatheredBytes = at<N>(16, 32, 48, 64, 128);  // bytes of the gathered bucket; world * mix_u8_shard * 1; topology.world
+  static constexpr long long mix_u8_blockOffset = at<N>(512, 672, 720, 960, 1792);  // bytes into the block's slot, of its gathered copy; mix_u16_blockOffset + mix_u16_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_u8_shardOffset(long long i) { return mix_u8_shardFirst + i * mix_shardsU8Stride; }
+  SHARDGEN_FUNCTION static long long mix_u8_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_u8_blockOffset; }
+  static_assert(mix_u8_shardFirst == 0,
+                "shard: the shard of mix.{i}/u8 starts where the part before it in the arena of shards of u8 ends" SHARDGEN_FIX);
+  static_assert(mix_u8_gatheredBytes == world * mix_u8_shard * 1,
+                "topology.world: the gathered copy of mix.{i}/u8 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_u8_blockOffset == mix_u16_blockOffset + mix_u16_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/u8 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_u8_blockOffset + mix_u8_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/u8" SHARDGEN_FIX);
+
+  // Where a rank has bucket mix.{i}/bool, in bytes from the start of an arena.
+  static constexpr long long mix_bool_shardFirst = 0;  // bytes into shards of bool; 0; shard
+  static constexpr long long mix_bool_gatheredBytes = at<N>(16, 32, 48, 64, 128);  // bytes of the gathered bucket; world * mix_bool_shard * 1; topology.world
+  static constexpr long long mix_bool_blockOffset = at<N>(528, 704, 768, 1024, 1920);  // bytes into the block's slot, of its gathered copy; mix_u8_blockOffset + mix_u8_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long mix_bool_shardOffset(long long i) { return mix_bool_shardFirst + i * mix_shardsBoolStride; }
+  SHARDGEN_FUNCTION static long long mix_bool_slotOffset(long long i) { return slotStart((mix_position + i) % maxLive) + mix_bool_blockOffset; }
+  static_assert(mix_bool_shardFirst == 0,
+                "shard: the shard of mix.{i}/bool starts where the part before it in the arena of shards of bool ends" SHARDGEN_FIX);
+  static_assert(mix_bool_gatheredBytes == world * mix_bool_shard * 1,
+                "topology.world: the gathered copy of mix.{i}/bool is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(mix_bool_blockOffset == mix_u8_blockOffset + mix_u8_gatheredBytes,
+                "gather.max_live: the gathered copy of mix.{i}/bool starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= mix_bool_blockOffset + mix_bool_gatheredBytes,
+                "gather.max_live: the slot of block mix.{i} holds mix.{i}/bool" SHARDGEN_FIX);
+
+  // Bytes from one instance of mix.{i} to the next.
+  static constexpr long long mix_shardsF64Stride = at<N>(96, 48, 32, 32, 16);  // bytes of shards of f64, of one instance; mix_f64_shard * 8; blocks.repeat
+  static constexpr long long mix_momentsF64Stride = at<N>(192, 96, 64, 64, 32);  // bytes of moments of f64, of one instance; mix_f64_shard * 8 + mix_f64_shard * 8; blocks.repeat
+  static constexpr long long mix_gradientShardsF64Stride = at<N>(96, 48, 32, 32, 16);  // bytes of gradient shards of f64, of one instance; mix_f64_shard * 8; blocks.repeat
+  static constexpr long long mix_shardsF32Stride = at<N>(48, 32, 16, 16, 16);  // bytes of shards of f32, of one instance; mix_f32_shard * 4; blocks.repeat
+  static constexpr long long mix_momentsF32Stride = at<N>(480, 320, 160, 160, 160);  // bytes of moments of f32, of one instance; mix_f32_shard * 4 + mix_f32_shard * 4 + mix_bf16_shard * 4 + mix_bf16_shard * 4 + mix_f16_shard * 4 + mix_f16_shard * 4; blocks.repeat
+  static constexpr long long mix_gradientShardsF32Stride = at<N>(240, 160, 80, 80, 80);  // bytes of gradient shards of f32, of one instance; mix_f32_shard * 4 + mix_bf16_shard * 4 + mix_f16_shard * 4; blocks.repeat
+  static constexpr long long mix_shardsBf16Stride = at<N>(64, 48, 32, 32, 32);  // bytes of shards of bf16, of one instance; mix_bf16_shard * 2 + mix_bf16frozen_shard * 2; blocks.repeat
+  static constexpr long long mix_mastersF32Stride = at<N>(192, 128, 64, 64, 64);  // bytes of masters of f32, of one instance; mix_bf16_shard * 4 + mix_f16_shard * 4; blocks.repeat
+  static constexpr long long mix_shardsF16Stride = at<N>(48, 32, 16, 16, 16);  // bytes of shards of f16, of one instance; mix_f16_shard * 2; blocks.repeat
+  static constexpr long long mix_shardsF8e4m3Stride = at<N>(48, 32, 16, 16, 16);  // bytes of shards of f8e4m3, of one instance; mix_f8e4m3_shard * 1; blocks.repeat
+  static constexpr long long mix_shardsF8e5m2Stride = at<N>(32, 16, 16, 16, 16);  // bytes of shards of f8e5m2, of one instance; mix_f8e5m2_shard * 1; blocks.repeat
+  static constexpr long long mix_shardsI64Stride = at<N>(48, 32, 16, 16, 16);  // bytes of shards of i64, of one instance; mix_i64_shard * 8; blocks.repeat
+  static constexpr long long mix_shardsI32Stride = at<N>(32, 16, 16, 16, 16);  // bytes of shards of i32, of one instance; mix_i32_shard * 4; blocks.repeat
+  static constexpr long long mix_shardsI16Stride = 16;  // bytes of shards of i16, of one instance; mix_i16_shard * 2; blocks.repeat
+  static constexpr long long mix_shardsI8Stride = 16;  // bytes of shards of i8, of one instance; mix_i8_shard * 1; blocks.repeat
+  static constexpr long long mix_shardsU64Stride = at<N>(32, 16, 16, 16, 16);  // bytes of shards of u64, of one instance; mix_u64_shard * 8; blocks.repeat
+  static constexpr long long mix_shardsU32Stride = 16;  // bytes of shards of u32, of one instance; mix_u32_shard * 4; blocks.repeat
+  static constexpr long long mix_shardsU16Stride = 16;  // bytes of shards of u16, of one instance; mix_u16_shard * 2; blocks.repeat
+  static constexpr long long mix_shardsU8Stride = 16;  // bytes of shards of u8, of one instance; mix_u8_shard * 1; blocks.repeat
+  static constexpr long long mix_shardsBoolStride = 16;  // bytes of shards of bool, of one instance; mix_bool_shard * 1; blocks.repeat
+  static_assert(mix_shardsF64Stride == mix_f64_shard * 8,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f64" SHARDGEN_FIX);
+  static_assert(mix_momentsF64Stride == mix_f64_shard * 8 + mix_f64_shard * 8,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of moments of f64" SHARDGEN_FIX);
+  static_assert(mix_gradientShardsF64Stride == mix_f64_shard * 8,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of gradient shards of f64" SHARDGEN_FIX);
+  static_assert(mix_shardsF32Stride == mix_f32_shard * 4,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f32" SHARDGEN_FIX);
+  static_assert(mix_momentsF32Stride == mix_f32_shard * 4 +
+                    mix_f32_shard * 4 +
+                    mix_bf16_shard * 4 +
+                    mix_bf16_shard * 4 +
+                    mix_f16_shard * 4 +
+                    mix_f16_shard * 4,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of moments of f32" SHARDGEN_FIX);
+  static_assert(mix_gradientShardsF32Stride == mix_f32_shard * 4 + mix_bf16_shard * 4 + mix_f16_shard * 4,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of gradient shards of f32" SHARDGEN_FIX);
+  static_assert(mix_shardsBf16Stride == mix_bf16_shard * 2 + mix_bf16frozen_shard * 2,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of bf16" SHARDGEN_FIX);
+  static_assert(mix_mastersF32Stride == mix_bf16_shard * 4 + mix_f16_shard * 4,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of masters of f32" SHARDGEN_FIX);
+  static_assert(mix_shardsF16Stride == mix_f16_shard * 2,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f16" SHARDGEN_FIX);
+  static_assert(mix_shardsF8e4m3Stride == mix_f8e4m3_shard * 1,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f8e4m3" SHARDGEN_FIX);
+  static_assert(mix_shardsF8e5m2Stride == mix_f8e5m2_shard * 1,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f8e5m2" SHARDGEN_FIX);
+  static_assert(mix_shardsI64Stride == mix_i64_shard * 8,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i64" SHARDGEN_FIX);
+  static_assert(mix_shardsI32Stride == mix_i32_shard * 4,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i32" SHARDGEN_FIX);
+  static_assert(mix_shardsI16Stride == mix_i16_shard * 2,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i16" SHARDGEN_FIX);
+  static_assert(mix_shardsI8Stride == mix_i8_shard * 1,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i8" SHARDGEN_FIX);
+  static_assert(mix_shardsU64Stride == mix_u64_shard * 8,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u64" SHARDGEN_FIX);
+  static_assert(mix_shardsU32Stride == mix_u32_shard * 4,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u32" SHARDGEN_FIX);
+  static_assert(mix_shardsU16Stride == mix_u16_shard * 2,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u16" SHARDGEN_FIX);
+  static_assert(mix_shardsU8Stride == mix_u8_shard * 1,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u8" SHARDGEN_FIX);
+  static_assert(mix_shardsBoolStride == mix_bool_shard * 1,
+                "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of bool" SHARDGEN_FIX);
+
+  // The full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
+  // buffer n starts at n * gradientBufferBytes.
+  static constexpr long long mix_f64_gradientOffset = 0;  // bytes into a gradient buffer, of mix.{i}/f64; 0; gradients.slots
+  static constexpr long long mix_f32_gradientOffset = at<N>(96, 96, 96, 128, 128);  // bytes into a gradient buffer, of mix.{i}/f32; mix_f64_gradientOffset + mix_f64_gatheredBytes; gradients.slots
+  static constexpr long long mix_bf16_gradientOffset = at<N>(144, 160, 144, 192, 256);  // bytes into a gradient buffer, of mix.{i}/bf16; mix_f32_gradientOffset + mix_f32_gatheredBytes; gradients.slots
+  static constexpr long long mix_f16_gradientOffset = at<N>(192, 224, 192, 256, 384);  // bytes into a gradient buffer, of mix.{i}/f16; mix_bf16_gradientOffset + mix_bf16_gatheredBytes; gradients.slots
+  static constexpr long long mix_gradientBytes = at<N>(240, 288, 240, 320, 512);  // bytes of all gradients of a block mix.{i}; mix_f16_gradientOffset + mix_f16_gatheredBytes; gradients.slots
+  static constexpr long long gradientBufferBytes = at<N>(240, 288, 240, 320, 512);  // bytes of a gradient buffer; largest(mix_gradientBytes); gradients.slots
+  static_assert(mix_f64_gradientOffset == 0,
+                "gradients.slots: the gradient of mix.{i}/f64 in block mix.{i} starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(mix_f32_gradientOffset == mix_f64_gradientOffset + mix_f64_gatheredBytes,
+                "gradients.slots: the gradient of mix.{i}/f32 in block mix.{i} starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(mix_bf16_gradientOffset == mix_f32_gradientOffset + mix_f32_gatheredBytes,
+                "gradients.slots: the gradient of mix.{i}/bf16 in block mix.{i} starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(mix_f16_gradientOffset == mix_bf16_gradientOffset + mix_bf16_gatheredBytes,
+                "gradients.slots: the gradient of mix.{i}/f16 in block mix.{i} starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(mix_gradientBytes == mix_f16_gradientOffset + mix_f16_gatheredBytes,
+                "gradients.slots: the gradients of block mix.{i} end where the last of them does" SHARDGEN_FIX);
+  static_assert(gradientBufferBytes == largest(mix_gradientBytes),
+                "gradients.slots: a gradient buffer is as large as the gradients of the block that has most" SHARDGEN_FIX);
+
+  // Gradients on their way through a reduction, and sums of a step.
+  static constexpr long long wireFullBytes = at<N>(48, 64, 48, 64, 128);  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(largest(mix_f32_shard * 2 * world, mix_f16_shard * 2 * world), alignBytes); gradients.reduce
+  static constexpr long long wireShardBytes = at<N>(96, 48, 32, 32, 16);  // bytes of staging behind it, for one reduced shard; roundUp(largest(mix_f64_shard * 8, mix_f32_shard * 2, mix_bf16_shard * 2, mix_f16_shard * 2), alignBytes); gradients.reduce
+  static constexpr long long partialsBytes = 16;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static_assert(wireFullBytes == roundUp(largest(mix_f32_shard * 2 * world, mix_f16_shard * 2 * world), alignBytes),
+                "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
+  static_assert(wireShardBytes == roundUp(largest(mix_f64_shard * 8, mix_f32_shard * 2, mix_bf16_shard * 2, mix_f16_shard * 2), alignBytes),
+                "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes" SHARDGEN_FIX);
+
+  // The arenas, which are all that Open allocates.
+  static constexpr long long shardsF64Bytes = at<N>(192, 96, 64, 64, 32);  // bytes; mix_f64_shardFirst + MixLen * mix_shardsF64Stride; topology.world
+  static constexpr long long shardsF32Bytes = at<N>(96, 64, 32, 32, 32);  // bytes; mix_f32_shardFirst + MixLen * mix_shardsF32Stride; topology.world
+  static constexpr long long shardsBf16Bytes = at<N>(128, 96, 64, 64, 64);  // bytes; mix_bf16_shardFirst + MixLen * mix_shardsBf16Stride; topology.world
+  static constexpr long long shardsF16Bytes = at<N>(96, 64, 32, 32, 32);  // bytes; mix_f16_shardFirst + MixLen * mix_shardsF16Stride; topology.world
+  static constexpr long long shardsF8e4m3Bytes = at<N>(96, 64, 32, 32, 32);  // bytes; mix_f8e4m3_shardFirst + MixLen * mix_shardsF8e4m3Stride; topology.world
+  static constexpr long long shardsF8e5m2Bytes = at<N>(64, 32, 32, 32, 32);  // bytes; mix_f8e5m2_shardFirst + MixLen * mix_shardsF8e5m2Stride; topology.world
+  static constexpr long long shardsI8Bytes = 32;  // bytes; mix_i8_shardFirst + MixLen * mix_shardsI8Stride; topology.world
+  static constexpr long long shardsI16Bytes = 32;  // bytes; mix_i16_shardFirst + MixLen * mix_shardsI16Stride; topology.world
+  static constexpr long long shardsI32Bytes = at<N>(64, 32, 32, 32, 32);  // bytes; mix_i32_shardFirst + MixLen * mix_shardsI32Stride; topology.world
+  static constexpr long long shardsI64Bytes = at<N>(96, 64, 32, 32, 32);  // bytes; mix_i64_shardFirst + MixLen * mix_shardsI64Stride; topology.world
+  static constexpr long long shardsU8Bytes = 32;  // bytes; mix_u8_shardFirst + MixLen * mix_shardsU8Stride; topology.world
+  static constexpr long long shardsU16Bytes = 32;  // bytes; mix_u16_shardFirst + MixLen * mix_shardsU16Stride; topology.world
+  static constexpr long long shardsU32Bytes = 32;  // bytes; mix_u32_shardFirst + MixLen * mix_shardsU32Stride; topology.world
+  static constexpr long long shardsU64Bytes = at<N>(64, 32, 32, 32, 32);  // bytes; mix_u64_shardFirst + MixLen * mix_shardsU64Stride; topology.world
+  static constexpr long long shardsBoolBytes = 32;  // bytes; mix_bool_shardFirst + MixLen * mix_shardsBoolStride; topology.world
+  static constexpr long long mastersF32Bytes = at<N>(384, 256, 128, 128, 128);  // bytes; mix_bf16_masterFirst + MixLen * mix_mastersF32Stride; topology.world
+  static constexpr long long momentsF64Bytes = at<N>(384, 192, 128, 128, 64);  // bytes; mix_f64_moment1First + MixLen * mix_momentsF64Stride; topology.world
+  static constexpr long long momentsF32Bytes = at<N>(960, 640, 320, 320, 320);  // bytes; mix_f32_moment1First + MixLen * mix_momentsF32Stride; topology.world
+  static constexpr long long gradientShardsF64Bytes = at<N>(192, 96, 64, 64, 32);  // bytes; mix_f64_gradientShardFirst + MixLen * mix_gradientShardsF64Stride; topology.world
+  static constexpr long long gradientShardsF32Bytes = at<N>(480, 320, 160, 160, 160);  // bytes; mix_f32_gradientShardFirst + MixLen * mix_gradientShardsF32Stride; topology.world
+  static constexpr long long slotsBytes = at<N>(1088, 1472, 1632, 2176, 4096);  // bytes; slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes; topology.world
+  static constexpr long long gradientBuffersBytes = at<N>(480, 576, 480, 640, 1024);  // bytes; gradientSlots * gradientBufferBytes; topology.world
+  static constexpr long long stagingBytes = at<N>(144, 112, 80, 96, 144);  // bytes; wireFullBytes + wireShardBytes; topology.world
+  static constexpr long long scratchBytes = 80;  // bytes; partialsStart + partialsBytes; topology.world
+  static_assert(shardsF64Bytes == mix_f64_shardFirst + MixLen * mix_shardsF64Stride,
+                "topology.world: the arena of shards of f64 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsF32Bytes == mix_f32_shardFirst + MixLen * mix_shardsF32Stride,
+                "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsBf16Bytes == mix_bf16_shardFirst + MixLen * mix_shardsBf16Stride,
+                "topology.world: the arena of shards of bf16 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsF16Bytes == mix_f16_shardFirst + MixLen * mix_shardsF16Stride,
+                "topology.world: the arena of shards of f16 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsF8e4m3Bytes == mix_f8e4m3_shardFirst + MixLen * mix_shardsF8e4m3Stride,
+                "topology.world: the arena of shards of f8e4m3 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsF8e5m2Bytes == mix_f8e5m2_shardFirst + MixLen * mix_shardsF8e5m2Stride,
+                "topology.world: the arena of shards of f8e5m2 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsI8Bytes == mix_i8_shardFirst + MixLen * mix_shardsI8Stride,
+                "topology.world: the arena of shards of i8 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsI16Bytes == mix_i16_shardFirst + MixLen * mix_shardsI16Stride,
+                "topology.world: the arena of shards of i16 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsI32Bytes == mix_i32_shardFirst + MixLen * mix_shardsI32Stride,
+                "topology.world: the arena of shards of i32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsI64Bytes == mix_i64_shardFirst + MixLen * mix_shardsI64Stride,
+                "topology.world: the arena of shards of i64 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsU8Bytes == mix_u8_shardFirst + MixLen * mix_shardsU8Stride,
+                "topology.world: the arena of shards of u8 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsU16Bytes == mix_u16_shardFirst + MixLen * mix_shardsU16Stride,
+                "topology.world: the arena of shards of u16 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsU32Bytes == mix_u32_shardFirst + MixLen * mix_shardsU32Stride,
+                "topology.world: the arena of shards of u32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsU64Bytes == mix_u64_shardFirst + MixLen * mix_shardsU64Stride,
+                "topology.world: the arena of shards of u64 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsBoolBytes == mix_bool_shardFirst + MixLen * mix_shardsBoolStride,
+                "topology.world: the arena of shards of bool ends where its last part does" SHARDGEN_FIX);
+  static_assert(mastersF32Bytes == mix_bf16_masterFirst + MixLen * mix_mastersF32Stride,
+                "topology.world: the arena of masters of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(momentsF64Bytes == mix_f64_moment1First + MixLen * mix_momentsF64Stride,
+                "topology.world: the arena of moments of f64 ends where its last part does" SHARDGEN_FIX);
+  static_assert(momentsF32Bytes == mix_f32_moment1First + MixLen * mix_momentsF32Stride,
+                "topology.world: the arena of moments of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientShardsF64Bytes == mix_f64_gradientShardFirst + MixLen * mix_gradientShardsF64Stride,
+                "topology.world: the arena of gradient shards of f64 ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientShardsF32Bytes == mix_f32_gradientShardFirst + MixLen * mix_gradientShardsF32Stride,
+                "topology.world: the arena of gradient shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(slotsBytes == slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes,
+                "topology.world: the arena of slots ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientBuffersBytes == gradientSlots * gradientBufferBytes,
+                "topology.world: the arena of gradient buffers ends where its last part does" SHARDGEN_FIX);
+  static_assert(stagingBytes == wireFullBytes + wireShardBytes,
+                "topology.world: the arena of staging ends where its last part does" SHARDGEN_FIX);
+  static_assert(scratchBytes == partialsStart + partialsBytes,
+                "topology.world: the arena of scratch ends where its last part does" SHARDGEN_FIX);
+  static_assert(peakBytes == shardsF64Bytes +
+                    shardsF32Bytes +
+                    shardsBf16Bytes +
+                    shardsF16Bytes +
+                    shardsF8e4m3Bytes +
+                    shardsF8e5m2Bytes +
+                    shardsI8Bytes +
+                    shardsI16Bytes +
+                    shardsI32Bytes +
+                    shardsI64Bytes +
+                    shardsU8Bytes +
+                    shardsU16Bytes +
+                    shardsU32Bytes +
+                    shardsU64Bytes +
+                    shardsBoolBytes +
+                    mastersF32Bytes +
+                    momentsF64Bytes +
+                    momentsF32Bytes +
+                    gradientShardsF64Bytes +
+                    gradientShardsF32Bytes +
+                    slotsBytes +
+                    gradientBuffersBytes +
+                    stagingBytes +
+                    scratchBytes,
+                "topology.world: all that is allocated is the arenas" SHARDGEN_FIX);
+
+  // Every arena, bucket and gradient, one after another.
+  template <class Visit>
+  static void eachArena(Visit visit) {
+    visit(ArenaPlace{"shards", "f64", shardsF64Bytes});
+    visit(ArenaPlace{"shards", "f32", shardsF32Bytes});
+    visit(ArenaPlace{"shards", "bf16", shardsBf16Bytes});
+    visit(ArenaPlace{"shards", "f16", shardsF16Bytes});
+    visit(ArenaPlace{"shards", "f8e4m3", shardsF8e4m3Bytes});
+    visit(ArenaPlace{"shards", "f8e5m2", shardsF8e5m2Bytes});
+    visit(ArenaPlace{"shards", "i8", shardsI8Bytes});
+    visit(ArenaPlace{"shards", "i16", shardsI16Bytes});
+    visit(ArenaPlace{"shards", "i32", shardsI32Bytes});
+    visit(ArenaPlace{"shards", "i64", shardsI64Bytes});
+    visit(ArenaPlace{"shards", "u8", shardsU8Bytes});
+    visit(ArenaPlace{"shards", "u16", shardsU16Bytes});
+    visit(ArenaPlace{"shards", "u32", shardsU32Bytes});
+    visit(ArenaPlace{"shards", "u64", shardsU64Bytes});
+    visit(ArenaPlace{"shards", "bool", shardsBoolBytes});
+    visit(ArenaPlace{"masters", "f32", mastersF32Bytes});
+    visit(ArenaPlace{"moments", "f64", momentsF64Bytes});
+    visit(ArenaPlace{"moments", "f32", momentsF32Bytes});
+    visit(ArenaPlace{"gradient shards", "f64", gradientShardsF64Bytes});
+    visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32Bytes});
+    visit(ArenaPlace{"slots", "", slotsBytes});
+    visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytes});
+    visit(ArenaPlace{"staging", "", stagingBytes});
+    visit(ArenaPlace{"scratch", "", scratchBytes});
   }
-}
-template <class Visit>
-void eachGradientWorld1(Visit visit) {
-  for (long long i = 0; i < MixLen; i++) {
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f64", mix_f64_gradientOffset_world1, mix_f64_gatheredBytes_world1});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f32", mix_f32_gradientOffset_world1, mix_f32_gatheredBytes_world1});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/bf16", mix_bf16_gradientOffset_world1, mix_bf16_gatheredBytes_world1});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f16", mix_f16_gradientOffset_world1, mix_f16_gatheredBytes_world1});
+  template <class Visit>
+  static void eachBucket(Visit visit) {
+    for (long long i = 0; i < MixLen; i++) {
+      visit(BucketPlace{"mix.{i}/f64", i, mix_f64_shard, mix_f64_shardOffset(i), -1, mix_f64_moment1Offset(i), mix_f64_moment2Offset(i), mix_f64_gradientShardOffset(i), mix_f64_slotOffset(i), mix_f64_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/f32", i, mix_f32_shard, mix_f32_shardOffset(i), -1, mix_f32_moment1Offset(i), mix_f32_moment2Offset(i), mix_f32_gradientShardOffset(i), mix_f32_slotOffset(i), mix_f32_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/bf16", i, mix_bf16_shard, mix_bf16_shardOffset(i), mix_bf16_masterOffset(i), mix_bf16_moment1Offset(i), mix_bf16_moment2Offset(i), mix_bf16_gradientShardOffset(i), mix_bf16_slotOffset(i), mix_bf16_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/f16", i, mix_f16_shard, mix_f16_shardOffset(i), mix_f16_masterOffset(i), mix_f16_moment1Offset(i), mix_f16_moment2Offset(i), mix_f16_gradientShardOffset(i), mix_f16_slotOffset(i), mix_f16_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/bf16/frozen", i, mix_bf16frozen_shard, mix_bf16frozen_shardOffset(i), -1, -1, -1, -1, mix_bf16frozen_slotOffset(i), mix_bf16frozen_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/f8e4m3", i, mix_f8e4m3_shard, mix_f8e4m3_shardOffset(i), -1, -1, -1, -1, mix_f8e4m3_slotOffset(i), mix_f8e4m3_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/f8e5m2", i, mix_f8e5m2_shard, mix_f8e5m2_shardOffset(i), -1, -1, -1, -1, mix_f8e5m2_slotOffset(i), mix_f8e5m2_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/i64", i, mix_i64_shard, mix_i64_shardOffset(i), -1, -1, -1, -1, mix_i64_slotOffset(i), mix_i64_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/i32", i, mix_i32_shard, mix_i32_shardOffset(i), -1, -1, -1, -1, mix_i32_slotOffset(i), mix_i32_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/i16", i, mix_i16_shard, mix_i16_shardOffset(i), -1, -1, -1, -1, mix_i16_slotOffset(i), mix_i16_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/i8", i, mix_i8_shard, mix_i8_shardOffset(i), -1, -1, -1, -1, mix_i8_slotOffset(i), mix_i8_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/u64", i, mix_u64_shard, mix_u64_shardOffset(i), -1, -1, -1, -1, mix_u64_slotOffset(i), mix_u64_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/u32", i, mix_u32_shard, mix_u32_shardOffset(i), -1, -1, -1, -1, mix_u32_slotOffset(i), mix_u32_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/u16", i, mix_u16_shard, mix_u16_shardOffset(i), -1, -1, -1, -1, mix_u16_slotOffset(i), mix_u16_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/u8", i, mix_u8_shard, mix_u8_shardOffset(i), -1, -1, -1, -1, mix_u8_slotOffset(i), mix_u8_gatheredBytes});
+      visit(BucketPlace{"mix.{i}/bool", i, mix_bool_shard, mix_bool_shardOffset(i), -1, -1, -1, -1, mix_bool_slotOffset(i), mix_bool_gatheredBytes});
+    }
   }
-}
-
-// World 2: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld2 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld2 = 736;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld2 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld2(long long) { return slotRun0BytesWorld2; }
-SHARDGEN_FUNCTION long long slotStartWorld2(long long slot) { return slotRun0StartWorld2 + (slot - slotRun0FirstWorld2) * slotRun0BytesWorld2; }
-static_assert(slotRun0FirstWorld2 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotRun0StartWorld2 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: bytes from one instance of mix.{i} to the next.
-constexpr long long mix_shardsF64Stride_world2 = 48;  // bytes of shards of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_gradientShardsF64Stride_world2 = 48;  // bytes of gradient shards of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_momentsF64Stride_world2 = 96;  // bytes of moments of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF32Stride_world2 = 32;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_gradientShardsF32Stride_world2 = 160;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_momentsF32Stride_world2 = 320;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsBf16Stride_world2 = 48;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long mix_mastersF32Stride_world2 = 128;  // bytes of masters of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF16Stride_world2 = 32;  // bytes of shards of f16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF8e4m3Stride_world2 = 32;  // bytes of shards of f8e4m3; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF8e5m2Stride_world2 = 16;  // bytes of shards of f8e5m2; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI64Stride_world2 = 32;  // bytes of shards of i64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI32Stride_world2 = 16;  // bytes of shards of i32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI16Stride_world2 = 16;  // bytes of shards of i16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI8Stride_world2 = 16;  // bytes of shards of i8; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU64Stride_world2 = 16;  // bytes of shards of u64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU32Stride_world2 = 16;  // bytes of shards of u32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU16Stride_world2 = 16;  // bytes of shards of u16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU8Stride_world2 = 16;  // bytes of shards of u8; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsBoolStride_world2 = 16;  // bytes of shards of bool; what an instance has of them; blocks.repeat
-static_assert(mix_shardsF64Stride_world2 == mix_f64_shard_world2 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientShardsF64Stride_world2 == mix_f64_shard_world2 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of gradient shards of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_momentsF64Stride_world2 == mix_f64_shard_world2 * 8 + mix_f64_shard_world2 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of moments of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF32Stride_world2 == mix_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientShardsF32Stride_world2 == mix_f32_shard_world2 * 4 + mix_bf16_shard_world2 * 4 + mix_f16_shard_world2 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_momentsF32Stride_world2 == mix_f32_shard_world2 * 4 + mix_f32_shard_world2 * 4 + mix_bf16_shard_world2 * 4 + mix_bf16_shard_world2 * 4 + mix_f16_shard_world2 * 4 + mix_f16_shard_world2 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsBf16Stride_world2 == mix_bf16_shard_world2 * 2 + mix_bf16frozen_shard_world2 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_mastersF32Stride_world2 == mix_bf16_shard_world2 * 4 + mix_f16_shard_world2 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of masters of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF16Stride_world2 == mix_f16_shard_world2 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF8e4m3Stride_world2 == mix_f8e4m3_shard_world2 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f8e4m3; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF8e5m2Stride_world2 == mix_f8e5m2_shard_world2 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f8e5m2; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI64Stride_world2 == mix_i64_shard_world2 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI32Stride_world2 == mix_i32_shard_world2 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI16Stride_world2 == mix_i16_shard_world2 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI8Stride_world2 == mix_i8_shard_world2 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i8; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU64Stride_world2 == mix_u64_shard_world2 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU32Stride_world2 == mix_u32_shard_world2 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU16Stride_world2 == mix_u16_shard_world2 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU8Stride_world2 == mix_u8_shard_world2 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u8; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsBoolStride_world2 == mix_bool_shard_world2 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of bool; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/f64, in bytes from the start of an arena.
-constexpr long long mix_f64_shardFirst_world2 = 0;  // bytes into shards of f64; its start; shard
-constexpr long long mix_f64_gradientShardFirst_world2 = 0;  // bytes into gradient shards of f64; its start; gradients
-constexpr long long mix_f64_moment1First_world2 = 0;  // bytes into moments of f64; its start; optimizer
-constexpr long long mix_f64_moment2First_world2 = 48;  // bytes into moments of f64; mix_f64_moment1First_world2 + mix_f64_shard_world2 * 8; optimizer
-constexpr long long mix_f64_gatheredBytes_world2 = 96;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f64_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long mix_f64_shardOffset_world2(long long i) { return mix_f64_shardFirst_world2 + i * mix_shardsF64Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f64_gradientShardOffset_world2(long long i) { return mix_f64_gradientShardFirst_world2 + i * mix_gradientShardsF64Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f64_moment1Offset_world2(long long i) { return mix_f64_moment1First_world2 + i * mix_momentsF64Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f64_moment2Offset_world2(long long i) { return mix_f64_moment2First_world2 + i * mix_momentsF64Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f64_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_f64_blockOffset_world2; }
-static_assert(mix_f64_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/f64 starts where the part before it in the arena of shards of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_gradientShardFirst_world2 == 0,
-              "gradients: the gradient shard of mix.{i}/f64 starts where the part before it in the arena of gradient shards of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_moment1First_world2 == 0,
-              "optimizer: the moment1 of mix.{i}/f64 starts where the part before it in the arena of moments of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_moment2First_world2 == mix_f64_moment1First_world2 + mix_f64_shard_world2 * 8,
-              "optimizer: the moment2 of mix.{i}/f64 starts where the part before it in the arena of moments of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_gatheredBytes_world2 == world2 * mix_f64_shard_world2 * 8,
-              "topology.world: the gathered copy of mix.{i}/f64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of mix.{i}/f64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_f64_blockOffset_world2 + mix_f64_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/f32, in bytes from the start of an arena.
-constexpr long long mix_f32_shardFirst_world2 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long mix_f32_gradientShardFirst_world2 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long mix_f32_moment1First_world2 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long mix_f32_moment2First_world2 = 32;  // bytes into moments of f32; mix_f32_moment1First_world2 + mix_f32_shard_world2 * 4; optimizer
-constexpr long long mix_f32_gatheredBytes_world2 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f32_blockOffset_world2 = 96;  // bytes into the block's slot, of its gathered copy; mix_f64_blockOffset_world2 + mix_f64_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_f32_shardOffset_world2(long long i) { return mix_f32_shardFirst_world2 + i * mix_shardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f32_gradientShardOffset_world2(long long i) { return mix_f32_gradientShardFirst_world2 + i * mix_gradientShardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f32_moment1Offset_world2(long long i) { return mix_f32_moment1First_world2 + i * mix_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f32_moment2Offset_world2(long long i) { return mix_f32_moment2First_world2 + i * mix_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f32_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_f32_blockOffset_world2; }
-static_assert(mix_f32_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gradientShardFirst_world2 == 0,
-              "gradients: the gradient shard of mix.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_moment1First_world2 == 0,
-              "optimizer: the moment1 of mix.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_moment2First_world2 == mix_f32_moment1First_world2 + mix_f32_shard_world2 * 4,
-              "optimizer: the moment2 of mix.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gatheredBytes_world2 == world2 * mix_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of mix.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_blockOffset_world2 == mix_f64_blockOffset_world2 + mix_f64_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_f32_blockOffset_world2 + mix_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/bf16, in bytes from the start of an arena.
-constexpr long long mix_bf16_shardFirst_world2 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long mix_bf16_gradientShardFirst_world2 = 32;  // bytes into gradient shards of f32; mix_f32_gradientShardFirst_world2 + mix_f32_shard_world2 * 4; gradients
-constexpr long long mix_bf16_masterFirst_world2 = 0;  // bytes into masters of f32; its start; optimizer.master
-constexpr long long mix_bf16_moment1First_world2 = 64;  // bytes into moments of f32; mix_f32_moment2First_world2 + mix_f32_shard_world2 * 4; optimizer
-constexpr long long mix_bf16_moment2First_world2 = 128;  // bytes into moments of f32; mix_bf16_moment1First_world2 + mix_bf16_shard_world2 * 4; optimizer
-constexpr long long mix_bf16_gatheredBytes_world2 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bf16_blockOffset_world2 = 160;  // bytes into the block's slot, of its gathered copy; mix_f32_blockOffset_world2 + mix_f32_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_bf16_shardOffset_world2(long long i) { return mix_bf16_shardFirst_world2 + i * mix_shardsBf16Stride_world2; }
-SHARDGEN_FUNCTION long long mix_bf16_gradientShardOffset_world2(long long i) { return mix_bf16_gradientShardFirst_world2 + i * mix_gradientShardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_bf16_masterOffset_world2(long long i) { return mix_bf16_masterFirst_world2 + i * mix_mastersF32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_bf16_moment1Offset_world2(long long i) { return mix_bf16_moment1First_world2 + i * mix_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_bf16_moment2Offset_world2(long long i) { return mix_bf16_moment2First_world2 + i * mix_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_bf16_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_bf16_blockOffset_world2; }
-static_assert(mix_bf16_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gradientShardFirst_world2 == mix_f32_gradientShardFirst_world2 + mix_f32_shard_world2 * 4,
-              "gradients: the gradient shard of mix.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_masterFirst_world2 == 0,
-              "optimizer.master: the master of mix.{i}/bf16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_moment1First_world2 == mix_f32_moment2First_world2 + mix_f32_shard_world2 * 4,
-              "optimizer: the moment1 of mix.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_moment2First_world2 == mix_bf16_moment1First_world2 + mix_bf16_shard_world2 * 4,
-              "optimizer: the moment2 of mix.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gatheredBytes_world2 == world2 * mix_bf16_shard_world2 * 2,
-              "topology.world: the gathered copy of mix.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_blockOffset_world2 == mix_f32_blockOffset_world2 + mix_f32_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_bf16_blockOffset_world2 + mix_bf16_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bf16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/f16, in bytes from the start of an arena.
-constexpr long long mix_f16_shardFirst_world2 = 0;  // bytes into shards of f16; its start; shard
-constexpr long long mix_f16_gradientShardFirst_world2 = 96;  // bytes into gradient shards of f32; mix_bf16_gradientShardFirst_world2 + mix_bf16_shard_world2 * 4; gradients
-constexpr long long mix_f16_masterFirst_world2 = 64;  // bytes into masters of f32; mix_bf16_masterFirst_world2 + mix_bf16_shard_world2 * 4; optimizer.master
-constexpr long long mix_f16_moment1First_world2 = 192;  // bytes into moments of f32; mix_bf16_moment2First_world2 + mix_bf16_shard_world2 * 4; optimizer
-constexpr long long mix_f16_moment2First_world2 = 256;  // bytes into moments of f32; mix_f16_moment1First_world2 + mix_f16_shard_world2 * 4; optimizer
-constexpr long long mix_f16_gatheredBytes_world2 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f16_blockOffset_world2 = 224;  // bytes into the block's slot, of its gathered copy; mix_bf16_blockOffset_world2 + mix_bf16_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_f16_shardOffset_world2(long long i) { return mix_f16_shardFirst_world2 + i * mix_shardsF16Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f16_gradientShardOffset_world2(long long i) { return mix_f16_gradientShardFirst_world2 + i * mix_gradientShardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f16_masterOffset_world2(long long i) { return mix_f16_masterFirst_world2 + i * mix_mastersF32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f16_moment1Offset_world2(long long i) { return mix_f16_moment1First_world2 + i * mix_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f16_moment2Offset_world2(long long i) { return mix_f16_moment2First_world2 + i * mix_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f16_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_f16_blockOffset_world2; }
-static_assert(mix_f16_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/f16 starts where the part before it in the arena of shards of f16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gradientShardFirst_world2 == mix_bf16_gradientShardFirst_world2 + mix_bf16_shard_world2 * 4,
-              "gradients: the gradient shard of mix.{i}/f16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_masterFirst_world2 == mix_bf16_masterFirst_world2 + mix_bf16_shard_world2 * 4,
-              "optimizer.master: the master of mix.{i}/f16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_moment1First_world2 == mix_bf16_moment2First_world2 + mix_bf16_shard_world2 * 4,
-              "optimizer: the moment1 of mix.{i}/f16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_moment2First_world2 == mix_f16_moment1First_world2 + mix_f16_shard_world2 * 4,
-              "optimizer: the moment2 of mix.{i}/f16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gatheredBytes_world2 == world2 * mix_f16_shard_world2 * 2,
-              "topology.world: the gathered copy of mix.{i}/f16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_blockOffset_world2 == mix_bf16_blockOffset_world2 + mix_bf16_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/f16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_f16_blockOffset_world2 + mix_f16_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/bf16/frozen, in bytes from the start of an arena.
-constexpr long long mix_bf16frozen_shardFirst_world2 = 32;  // bytes into shards of bf16; mix_bf16_shardFirst_world2 + mix_bf16_shard_world2 * 2; shard
-constexpr long long mix_bf16frozen_gatheredBytes_world2 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bf16frozen_blockOffset_world2 = 288;  // bytes into the block's slot, of its gathered copy; mix_f16_blockOffset_world2 + mix_f16_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_bf16frozen_shardOffset_world2(long long i) { return mix_bf16frozen_shardFirst_world2 + i * mix_shardsBf16Stride_world2; }
-SHARDGEN_FUNCTION long long mix_bf16frozen_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_bf16frozen_blockOffset_world2; }
-static_assert(mix_bf16frozen_shardFirst_world2 == mix_bf16_shardFirst_world2 + mix_bf16_shard_world2 * 2,
-              "shard: the shard of mix.{i}/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_gatheredBytes_world2 == world2 * mix_bf16frozen_shard_world2 * 2,
-              "topology.world: the gathered copy of mix.{i}/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_blockOffset_world2 == mix_f16_blockOffset_world2 + mix_f16_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_bf16frozen_blockOffset_world2 + mix_bf16frozen_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bf16/frozen; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/f8e4m3, in bytes from the start of an arena.
-constexpr long long mix_f8e4m3_shardFirst_world2 = 0;  // bytes into shards of f8e4m3; its start; shard
-constexpr long long mix_f8e4m3_gatheredBytes_world2 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f8e4m3_blockOffset_world2 = 320;  // bytes into the block's slot, of its gathered copy; mix_bf16frozen_blockOffset_world2 + mix_bf16frozen_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_f8e4m3_shardOffset_world2(long long i) { return mix_f8e4m3_shardFirst_world2 + i * mix_shardsF8e4m3Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f8e4m3_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_f8e4m3_blockOffset_world2; }
-static_assert(mix_f8e4m3_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/f8e4m3 starts where the part before it in the arena of shards of f8e4m3 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_gatheredBytes_world2 == world2 * mix_f8e4m3_shard_world2 * 1,
-              "topology.world: the gathered copy of mix.{i}/f8e4m3 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_blockOffset_world2 == mix_bf16frozen_blockOffset_world2 + mix_bf16frozen_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/f8e4m3 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_f8e4m3_blockOffset_world2 + mix_f8e4m3_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f8e4m3; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/f8e5m2, in bytes from the start of an arena.
-constexpr long long mix_f8e5m2_shardFirst_world2 = 0;  // bytes into shards of f8e5m2; its start; shard
-constexpr long long mix_f8e5m2_gatheredBytes_world2 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f8e5m2_blockOffset_world2 = 384;  // bytes into the block's slot, of its gathered copy; mix_f8e4m3_blockOffset_world2 + mix_f8e4m3_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_f8e5m2_shardOffset_world2(long long i) { return mix_f8e5m2_shardFirst_world2 + i * mix_shardsF8e5m2Stride_world2; }
-SHARDGEN_FUNCTION long long mix_f8e5m2_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_f8e5m2_blockOffset_world2; }
-static_assert(mix_f8e5m2_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/f8e5m2 starts where the part before it in the arena of shards of f8e5m2 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_gatheredBytes_world2 == world2 * mix_f8e5m2_shard_world2 * 1,
-              "topology.world: the gathered copy of mix.{i}/f8e5m2 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_blockOffset_world2 == mix_f8e4m3_blockOffset_world2 + mix_f8e4m3_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/f8e5m2 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_f8e5m2_blockOffset_world2 + mix_f8e5m2_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f8e5m2; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/i64, in bytes from the start of an arena.
-constexpr long long mix_i64_shardFirst_world2 = 0;  // bytes into shards of i64; its start; shard
-constexpr long long mix_i64_gatheredBytes_world2 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i64_blockOffset_world2 = 416;  // bytes into the block's slot, of its gathered copy; mix_f8e5m2_blockOffset_world2 + mix_f8e5m2_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_i64_shardOffset_world2(long long i) { return mix_i64_shardFirst_world2 + i * mix_shardsI64Stride_world2; }
-SHARDGEN_FUNCTION long long mix_i64_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_i64_blockOffset_world2; }
-static_assert(mix_i64_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/i64 starts where the part before it in the arena of shards of i64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_gatheredBytes_world2 == world2 * mix_i64_shard_world2 * 8,
-              "topology.world: the gathered copy of mix.{i}/i64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_blockOffset_world2 == mix_f8e5m2_blockOffset_world2 + mix_f8e5m2_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/i64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_i64_blockOffset_world2 + mix_i64_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/i32, in bytes from the start of an arena.
-constexpr long long mix_i32_shardFirst_world2 = 0;  // bytes into shards of i32; its start; shard
-constexpr long long mix_i32_gatheredBytes_world2 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i32_blockOffset_world2 = 480;  // bytes into the block's slot, of its gathered copy; mix_i64_blockOffset_world2 + mix_i64_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_i32_shardOffset_world2(long long i) { return mix_i32_shardFirst_world2 + i * mix_shardsI32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_i32_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_i32_blockOffset_world2; }
-static_assert(mix_i32_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/i32 starts where the part before it in the arena of shards of i32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_gatheredBytes_world2 == world2 * mix_i32_shard_world2 * 4,
-              "topology.world: the gathered copy of mix.{i}/i32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_blockOffset_world2 == mix_i64_blockOffset_world2 + mix_i64_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/i32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_i32_blockOffset_world2 + mix_i32_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/i16, in bytes from the start of an arena.
-constexpr long long mix_i16_shardFirst_world2 = 0;  // bytes into shards of i16; its start; shard
-constexpr long long mix_i16_gatheredBytes_world2 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i16_blockOffset_world2 = 512;  // bytes into the block's slot, of its gathered copy; mix_i32_blockOffset_world2 + mix_i32_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_i16_shardOffset_world2(long long i) { return mix_i16_shardFirst_world2 + i * mix_shardsI16Stride_world2; }
-SHARDGEN_FUNCTION long long mix_i16_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_i16_blockOffset_world2; }
-static_assert(mix_i16_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/i16 starts where the part before it in the arena of shards of i16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_gatheredBytes_world2 == world2 * mix_i16_shard_world2 * 2,
-              "topology.world: the gathered copy of mix.{i}/i16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_blockOffset_world2 == mix_i32_blockOffset_world2 + mix_i32_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/i16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_i16_blockOffset_world2 + mix_i16_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/i8, in bytes from the start of an arena.
-constexpr long long mix_i8_shardFirst_world2 = 0;  // bytes into shards of i8; its start; shard
-constexpr long long mix_i8_gatheredBytes_world2 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i8_blockOffset_world2 = 544;  // bytes into the block's slot, of its gathered copy; mix_i16_blockOffset_world2 + mix_i16_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_i8_shardOffset_world2(long long i) { return mix_i8_shardFirst_world2 + i * mix_shardsI8Stride_world2; }
-SHARDGEN_FUNCTION long long mix_i8_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_i8_blockOffset_world2; }
-static_assert(mix_i8_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/i8 starts where the part before it in the arena of shards of i8 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_gatheredBytes_world2 == world2 * mix_i8_shard_world2 * 1,
-              "topology.world: the gathered copy of mix.{i}/i8 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_blockOffset_world2 == mix_i16_blockOffset_world2 + mix_i16_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/i8 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_i8_blockOffset_world2 + mix_i8_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i8; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/u64, in bytes from the start of an arena.
-constexpr long long mix_u64_shardFirst_world2 = 0;  // bytes into shards of u64; its start; shard
-constexpr long long mix_u64_gatheredBytes_world2 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u64_blockOffset_world2 = 576;  // bytes into the block's slot, of its gathered copy; mix_i8_blockOffset_world2 + mix_i8_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_u64_shardOffset_world2(long long i) { return mix_u64_shardFirst_world2 + i * mix_shardsU64Stride_world2; }
-SHARDGEN_FUNCTION long long mix_u64_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_u64_blockOffset_world2; }
-static_assert(mix_u64_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/u64 starts where the part before it in the arena of shards of u64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_gatheredBytes_world2 == world2 * mix_u64_shard_world2 * 8,
-              "topology.world: the gathered copy of mix.{i}/u64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_blockOffset_world2 == mix_i8_blockOffset_world2 + mix_i8_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/u64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_u64_blockOffset_world2 + mix_u64_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/u32, in bytes from the start of an arena.
-constexpr long long mix_u32_shardFirst_world2 = 0;  // bytes into shards of u32; its start; shard
-constexpr long long mix_u32_gatheredBytes_world2 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u32_blockOffset_world2 = 608;  // bytes into the block's slot, of its gathered copy; mix_u64_blockOffset_world2 + mix_u64_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_u32_shardOffset_world2(long long i) { return mix_u32_shardFirst_world2 + i * mix_shardsU32Stride_world2; }
-SHARDGEN_FUNCTION long long mix_u32_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_u32_blockOffset_world2; }
-static_assert(mix_u32_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/u32 starts where the part before it in the arena of shards of u32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_gatheredBytes_world2 == world2 * mix_u32_shard_world2 * 4,
-              "topology.world: the gathered copy of mix.{i}/u32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_blockOffset_world2 == mix_u64_blockOffset_world2 + mix_u64_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/u32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_u32_blockOffset_world2 + mix_u32_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/u16, in bytes from the start of an arena.
-constexpr long long mix_u16_shardFirst_world2 = 0;  // bytes into shards of u16; its start; shard
-constexpr long long mix_u16_gatheredBytes_world2 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u16_blockOffset_world2 = 640;  // bytes into the block's slot, of its gathered copy; mix_u32_blockOffset_world2 + mix_u32_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_u16_shardOffset_world2(long long i) { return mix_u16_shardFirst_world2 + i * mix_shardsU16Stride_world2; }
-SHARDGEN_FUNCTION long long mix_u16_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_u16_blockOffset_world2; }
-static_assert(mix_u16_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/u16 starts where the part before it in the arena of shards of u16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_gatheredBytes_world2 == world2 * mix_u16_shard_world2 * 2,
-              "topology.world: the gathered copy of mix.{i}/u16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_blockOffset_world2 == mix_u32_blockOffset_world2 + mix_u32_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/u16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_u16_blockOffset_world2 + mix_u16_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/u8, in bytes from the start of an arena.
-constexpr long long mix_u8_shardFirst_world2 = 0;  // bytes into shards of u8; its start; shard
-constexpr long long mix_u8_gatheredBytes_world2 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u8_blockOffset_world2 = 672;  // bytes into the block's slot, of its gathered copy; mix_u16_blockOffset_world2 + mix_u16_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_u8_shardOffset_world2(long long i) { return mix_u8_shardFirst_world2 + i * mix_shardsU8Stride_world2; }
-SHARDGEN_FUNCTION long long mix_u8_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_u8_blockOffset_world2; }
-static_assert(mix_u8_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/u8 starts where the part before it in the arena of shards of u8 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_gatheredBytes_world2 == world2 * mix_u8_shard_world2 * 1,
-              "topology.world: the gathered copy of mix.{i}/u8 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_blockOffset_world2 == mix_u16_blockOffset_world2 + mix_u16_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/u8 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_u8_blockOffset_world2 + mix_u8_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u8; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: where a rank has bucket mix.{i}/bool, in bytes from the start of an arena.
-constexpr long long mix_bool_shardFirst_world2 = 0;  // bytes into shards of bool; its start; shard
-constexpr long long mix_bool_gatheredBytes_world2 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bool_blockOffset_world2 = 704;  // bytes into the block's slot, of its gathered copy; mix_u8_blockOffset_world2 + mix_u8_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long mix_bool_shardOffset_world2(long long i) { return mix_bool_shardFirst_world2 + i * mix_shardsBoolStride_world2; }
-SHARDGEN_FUNCTION long long mix_bool_slotOffset_world2(long long i) { return slotStartWorld2((mix_position + i) % maxLive) + mix_bool_blockOffset_world2; }
-static_assert(mix_bool_shardFirst_world2 == 0,
-              "shard: the shard of mix.{i}/bool starts where the part before it in the arena of shards of bool ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_gatheredBytes_world2 == world2 * mix_bool_shard_world2 * 1,
-              "topology.world: the gathered copy of mix.{i}/bool is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_blockOffset_world2 == mix_u8_blockOffset_world2 + mix_u8_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of mix.{i}/bool starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld2(mix_position % maxLive) >= mix_bool_blockOffset_world2 + mix_bool_gatheredBytes_world2,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bool; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld2.
-constexpr long long mix_f64_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of mix.{i}/f64; its start; gradients.slots
-constexpr long long mix_f32_gradientOffset_world2 = 96;  // bytes into a gradient buffer, of mix.{i}/f32; mix_f64_gradientOffset_world2 + mix_f64_gatheredBytes_world2; gradients.slots
-constexpr long long mix_bf16_gradientOffset_world2 = 160;  // bytes into a gradient buffer, of mix.{i}/bf16; mix_f32_gradientOffset_world2 + mix_f32_gatheredBytes_world2; gradients.slots
-constexpr long long mix_f16_gradientOffset_world2 = 224;  // bytes into a gradient buffer, of mix.{i}/f16; mix_bf16_gradientOffset_world2 + mix_bf16_gatheredBytes_world2; gradients.slots
-constexpr long long mix_gradientBytes_world2 = 288;  // bytes of all gradients of a block mix.{i}; mix_f16_gradientOffset_world2 + mix_f16_gatheredBytes_world2; gradients.slots
-constexpr long long gradientBufferBytesWorld2 = 288;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(mix_f64_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of mix.{i}/f64 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gradientOffset_world2 == mix_f64_gradientOffset_world2 + mix_f64_gatheredBytes_world2,
-              "gradients.slots: the gradient of mix.{i}/f32 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gradientOffset_world2 == mix_f32_gradientOffset_world2 + mix_f32_gatheredBytes_world2,
-              "gradients.slots: the gradient of mix.{i}/bf16 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gradientOffset_world2 == mix_bf16_gradientOffset_world2 + mix_bf16_gatheredBytes_world2,
-              "gradients.slots: the gradient of mix.{i}/f16 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientBytes_world2 == mix_f16_gradientOffset_world2 + mix_f16_gatheredBytes_world2,
-              "gradients.slots: the gradients of block mix.{i} end where the last of them does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientBufferBytesWorld2 == larger(0, mix_gradientBytes_world2),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld2 = 64;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld2 = 48;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld2 = 16;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld2 == roundUp(larger(larger(0, mix_f32_shard_world2 * 2 * world2), mix_f16_shard_world2 * 2 * world2), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(wireShardBytesWorld2 == roundUp(larger(larger(larger(larger(0, mix_f64_shard_world2 * 8), mix_f32_shard_world2 * 2), mix_bf16_shard_world2 * 2), mix_f16_shard_world2 * 2), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: the arenas, which are all that Open allocates.
-constexpr long long shardsF64BytesWorld2 = 96;  // bytes of the arena of shards of f64; topology.world
-constexpr long long shardsF32BytesWorld2 = 64;  // bytes of the arena of shards of f32; topology.world
-constexpr long long shardsBf16BytesWorld2 = 96;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long shardsF16BytesWorld2 = 64;  // bytes of the arena of shards of f16; topology.world
-constexpr long long shardsF8e4m3BytesWorld2 = 64;  // bytes of the arena of shards of f8e4m3; topology.world
-constexpr long long shardsF8e5m2BytesWorld2 = 32;  // bytes of the arena of shards of f8e5m2; topology.world
-constexpr long long shardsI8BytesWorld2 = 32;  // bytes of the arena of shards of i8; topology.world
-constexpr long long shardsI16BytesWorld2 = 32;  // bytes of the arena of shards of i16; topology.world
-constexpr long long shardsI32BytesWorld2 = 32;  // bytes of the arena of shards of i32; topology.world
-constexpr long long shardsI64BytesWorld2 = 64;  // bytes of the arena of shards of i64; topology.world
-constexpr long long shardsU8BytesWorld2 = 32;  // bytes of the arena of shards of u8; topology.world
-constexpr long long shardsU16BytesWorld2 = 32;  // bytes of the arena of shards of u16; topology.world
-constexpr long long shardsU32BytesWorld2 = 32;  // bytes of the arena of shards of u32; topology.world
-constexpr long long shardsU64BytesWorld2 = 32;  // bytes of the arena of shards of u64; topology.world
-constexpr long long shardsBoolBytesWorld2 = 32;  // bytes of the arena of shards of bool; topology.world
-constexpr long long mastersF32BytesWorld2 = 256;  // bytes of the arena of masters of f32; topology.world
-constexpr long long momentsF64BytesWorld2 = 192;  // bytes of the arena of moments of f64; topology.world
-constexpr long long momentsF32BytesWorld2 = 640;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF64BytesWorld2 = 96;  // bytes of the arena of gradient shards of f64; topology.world
-constexpr long long gradientShardsF32BytesWorld2 = 320;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld2 = 1472;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld2 = 576;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld2 = 112;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld2 = 80;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF64BytesWorld2 == mix_f64_shardFirst_world2 + MixLen * mix_shardsF64Stride_world2,
-              "topology.world: the arena of shards of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF32BytesWorld2 == mix_f32_shardFirst_world2 + MixLen * mix_shardsF32Stride_world2,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsBf16BytesWorld2 == mix_bf16_shardFirst_world2 + MixLen * mix_shardsBf16Stride_world2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF16BytesWorld2 == mix_f16_shardFirst_world2 + MixLen * mix_shardsF16Stride_world2,
-              "topology.world: the arena of shards of f16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF8e4m3BytesWorld2 == mix_f8e4m3_shardFirst_world2 + MixLen * mix_shardsF8e4m3Stride_world2,
-              "topology.world: the arena of shards of f8e4m3 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF8e5m2BytesWorld2 == mix_f8e5m2_shardFirst_world2 + MixLen * mix_shardsF8e5m2Stride_world2,
-              "topology.world: the arena of shards of f8e5m2 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI8BytesWorld2 == mix_i8_shardFirst_world2 + MixLen * mix_shardsI8Stride_world2,
-              "topology.world: the arena of shards of i8 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI16BytesWorld2 == mix_i16_shardFirst_world2 + MixLen * mix_shardsI16Stride_world2,
-              "topology.world: the arena of shards of i16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI32BytesWorld2 == mix_i32_shardFirst_world2 + MixLen * mix_shardsI32Stride_world2,
-              "topology.world: the arena of shards of i32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI64BytesWorld2 == mix_i64_shardFirst_world2 + MixLen * mix_shardsI64Stride_world2,
-              "topology.world: the arena of shards of i64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU8BytesWorld2 == mix_u8_shardFirst_world2 + MixLen * mix_shardsU8Stride_world2,
-              "topology.world: the arena of shards of u8 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU16BytesWorld2 == mix_u16_shardFirst_world2 + MixLen * mix_shardsU16Stride_world2,
-              "topology.world: the arena of shards of u16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU32BytesWorld2 == mix_u32_shardFirst_world2 + MixLen * mix_shardsU32Stride_world2,
-              "topology.world: the arena of shards of u32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU64BytesWorld2 == mix_u64_shardFirst_world2 + MixLen * mix_shardsU64Stride_world2,
-              "topology.world: the arena of shards of u64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsBoolBytesWorld2 == mix_bool_shardFirst_world2 + MixLen * mix_shardsBoolStride_world2,
-              "topology.world: the arena of shards of bool ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mastersF32BytesWorld2 == mix_bf16_masterFirst_world2 + MixLen * mix_mastersF32Stride_world2,
-              "topology.world: the arena of masters of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(momentsF64BytesWorld2 == mix_f64_moment1First_world2 + MixLen * mix_momentsF64Stride_world2,
-              "topology.world: the arena of moments of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(momentsF32BytesWorld2 == mix_f32_moment1First_world2 + MixLen * mix_momentsF32Stride_world2,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientShardsF64BytesWorld2 == mix_f64_gradientShardFirst_world2 + MixLen * mix_gradientShardsF64Stride_world2,
-              "topology.world: the arena of gradient shards of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientShardsF32BytesWorld2 == mix_f32_gradientShardFirst_world2 + MixLen * mix_gradientShardsF32Stride_world2,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotsBytesWorld2 == slotStartWorld2(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientBuffersBytesWorld2 == gradientSlots * gradientBufferBytesWorld2,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(stagingBytesWorld2 == wireFullBytesWorld2 + wireShardBytesWorld2,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(scratchBytesWorld2 == partialsStart + partialsBytesWorld2,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(peakBytesWorld2 == shardsF64BytesWorld2 + shardsF32BytesWorld2 + shardsBf16BytesWorld2 + shardsF16BytesWorld2 + shardsF8e4m3BytesWorld2 + shardsF8e5m2BytesWorld2 + shardsI8BytesWorld2 + shardsI16BytesWorld2 + shardsI32BytesWorld2 + shardsI64BytesWorld2 + shardsU8BytesWorld2 + shardsU16BytesWorld2 + shardsU32BytesWorld2 + shardsU64BytesWorld2 + shardsBoolBytesWorld2 + mastersF32BytesWorld2 + momentsF64BytesWorld2 + momentsF32BytesWorld2 + gradientShardsF64BytesWorld2 + gradientShardsF32BytesWorld2 + slotsBytesWorld2 + gradientBuffersBytesWorld2 + stagingBytesWorld2 + scratchBytesWorld2,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 2: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld2(Visit visit) {
-  visit(ArenaPlace{"shards", "f64", shardsF64BytesWorld2});
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld2});
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld2});
-  visit(ArenaPlace{"shards", "f16", shardsF16BytesWorld2});
-  visit(ArenaPlace{"shards", "f8e4m3", shardsF8e4m3BytesWorld2});
-  visit(ArenaPlace{"shards", "f8e5m2", shardsF8e5m2BytesWorld2});
-  visit(ArenaPlace{"shards", "i8", shardsI8BytesWorld2});
-  visit(ArenaPlace{"shards", "i16", shardsI16BytesWorld2});
-  visit(ArenaPlace{"shards", "i32", shardsI32BytesWorld2});
-  visit(ArenaPlace{"shards", "i64", shardsI64BytesWorld2});
-  visit(ArenaPlace{"shards", "u8", shardsU8BytesWorld2});
-  visit(ArenaPlace{"shards", "u16", shardsU16BytesWorld2});
-  visit(ArenaPlace{"shards", "u32", shardsU32BytesWorld2});
-  visit(ArenaPlace{"shards", "u64", shardsU64BytesWorld2});
-  visit(ArenaPlace{"shards", "bool", shardsBoolBytesWorld2});
-  visit(ArenaPlace{"masters", "f32", mastersF32BytesWorld2});
-  visit(ArenaPlace{"moments", "f64", momentsF64BytesWorld2});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld2});
-  visit(ArenaPlace{"gradient shards", "f64", gradientShardsF64BytesWorld2});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld2});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld2});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld2});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld2});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld2});
-}
-template <class Visit>
-void eachBucketWorld2(Visit visit) {
-  for (long long i = 0; i < MixLen; i++) {
-    visit(BucketPlace{"mix.{i}/f64", i, mix_f64_shard_world2, mix_f64_shardOffset_world2(i), -1, mix_f64_moment1Offset_world2(i), mix_f64_moment2Offset_world2(i), mix_f64_gradientShardOffset_world2(i), mix_f64_slotOffset_world2(i), mix_f64_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/f32", i, mix_f32_shard_world2, mix_f32_shardOffset_world2(i), -1, mix_f32_moment1Offset_world2(i), mix_f32_moment2Offset_world2(i), mix_f32_gradientShardOffset_world2(i), mix_f32_slotOffset_world2(i), mix_f32_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/bf16", i, mix_bf16_shard_world2, mix_bf16_shardOffset_world2(i), mix_bf16_masterOffset_world2(i), mix_bf16_moment1Offset_world2(i), mix_bf16_moment2Offset_world2(i), mix_bf16_gradientShardOffset_world2(i), mix_bf16_slotOffset_world2(i), mix_bf16_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/f16", i, mix_f16_shard_world2, mix_f16_shardOffset_world2(i), mix_f16_masterOffset_world2(i), mix_f16_moment1Offset_world2(i), mix_f16_moment2Offset_world2(i), mix_f16_gradientShardOffset_world2(i), mix_f16_slotOffset_world2(i), mix_f16_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/bf16/frozen", i, mix_bf16frozen_shard_world2, mix_bf16frozen_shardOffset_world2(i), -1, -1, -1, -1, mix_bf16frozen_slotOffset_world2(i), mix_bf16frozen_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/f8e4m3", i, mix_f8e4m3_shard_world2, mix_f8e4m3_shardOffset_world2(i), -1, -1, -1, -1, mix_f8e4m3_slotOffset_world2(i), mix_f8e4m3_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/f8e5m2", i, mix_f8e5m2_shard_world2, mix_f8e5m2_shardOffset_world2(i), -1, -1, -1, -1, mix_f8e5m2_slotOffset_world2(i), mix_f8e5m2_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/i64", i, mix_i64_shard_world2, mix_i64_shardOffset_world2(i), -1, -1, -1, -1, mix_i64_slotOffset_world2(i), mix_i64_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/i32", i, mix_i32_shard_world2, mix_i32_shardOffset_world2(i), -1, -1, -1, -1, mix_i32_slotOffset_world2(i), mix_i32_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/i16", i, mix_i16_shard_world2, mix_i16_shardOffset_world2(i), -1, -1, -1, -1, mix_i16_slotOffset_world2(i), mix_i16_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/i8", i, mix_i8_shard_world2, mix_i8_shardOffset_world2(i), -1, -1, -1, -1, mix_i8_slotOffset_world2(i), mix_i8_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/u64", i, mix_u64_shard_world2, mix_u64_shardOffset_world2(i), -1, -1, -1, -1, mix_u64_slotOffset_world2(i), mix_u64_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/u32", i, mix_u32_shard_world2, mix_u32_shardOffset_world2(i), -1, -1, -1, -1, mix_u32_slotOffset_world2(i), mix_u32_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/u16", i, mix_u16_shard_world2, mix_u16_shardOffset_world2(i), -1, -1, -1, -1, mix_u16_slotOffset_world2(i), mix_u16_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/u8", i, mix_u8_shard_world2, mix_u8_shardOffset_world2(i), -1, -1, -1, -1, mix_u8_slotOffset_world2(i), mix_u8_gatheredBytes_world2});
-    visit(BucketPlace{"mix.{i}/bool", i, mix_bool_shard_world2, mix_bool_shardOffset_world2(i), -1, -1, -1, -1, mix_bool_slotOffset_world2(i), mix_bool_gatheredBytes_world2});
+  template <class Visit>
+  static void eachGradient(Visit visit) {
+    for (long long i = 0; i < MixLen; i++) {
+      visit(GradientPlace{"mix.{i}", i, "mix.{i}/f64", mix_f64_gradientOffset, mix_f64_gatheredBytes});
+      visit(GradientPlace{"mix.{i}", i, "mix.{i}/f32", mix_f32_gradientOffset, mix_f32_gatheredBytes});
+      visit(GradientPlace{"mix.{i}", i, "mix.{i}/bf16", mix_bf16_gradientOffset, mix_bf16_gatheredBytes});
+      visit(GradientPlace{"mix.{i}", i, "mix.{i}/f16", mix_f16_gradientOffset, mix_f16_gatheredBytes});
+    }
   }
-}
-template <class Visit>
-void eachGradientWorld2(Visit visit) {
-  for (long long i = 0; i < MixLen; i++) {
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f64", mix_f64_gradientOffset_world2, mix_f64_gatheredBytes_world2});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f32", mix_f32_gradientOffset_world2, mix_f32_gatheredBytes_world2});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/bf16", mix_bf16_gradientOffset_world2, mix_bf16_gatheredBytes_world2});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f16", mix_f16_gradientOffset_world2, mix_f16_gatheredBytes_world2});
-  }
-}
-
-// World 3: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld3 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld3 = 816;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld3 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld3(long long) { return slotRun0BytesWorld3; }
-SHARDGEN_FUNCTION long long slotStartWorld3(long long slot) { return slotRun0StartWorld3 + (slot - slotRun0FirstWorld3) * slotRun0BytesWorld3; }
-static_assert(slotRun0FirstWorld3 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotRun0StartWorld3 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: bytes from one instance of mix.{i} to the next.
-constexpr long long mix_shardsF64Stride_world3 = 32;  // bytes of shards of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_gradientShardsF64Stride_world3 = 32;  // bytes of gradient shards of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_momentsF64Stride_world3 = 64;  // bytes of moments of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF32Stride_world3 = 16;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_gradientShardsF32Stride_world3 = 80;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_momentsF32Stride_world3 = 160;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsBf16Stride_world3 = 32;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long mix_mastersF32Stride_world3 = 64;  // bytes of masters of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF16Stride_world3 = 16;  // bytes of shards of f16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF8e4m3Stride_world3 = 16;  // bytes of shards of f8e4m3; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF8e5m2Stride_world3 = 16;  // bytes of shards of f8e5m2; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI64Stride_world3 = 16;  // bytes of shards of i64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI32Stride_world3 = 16;  // bytes of shards of i32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI16Stride_world3 = 16;  // bytes of shards of i16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI8Stride_world3 = 16;  // bytes of shards of i8; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU64Stride_world3 = 16;  // bytes of shards of u64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU32Stride_world3 = 16;  // bytes of shards of u32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU16Stride_world3 = 16;  // bytes of shards of u16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU8Stride_world3 = 16;  // bytes of shards of u8; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsBoolStride_world3 = 16;  // bytes of shards of bool; what an instance has of them; blocks.repeat
-static_assert(mix_shardsF64Stride_world3 == mix_f64_shard_world3 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientShardsF64Stride_world3 == mix_f64_shard_world3 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of gradient shards of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_momentsF64Stride_world3 == mix_f64_shard_world3 * 8 + mix_f64_shard_world3 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of moments of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF32Stride_world3 == mix_f32_shard_world3 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientShardsF32Stride_world3 == mix_f32_shard_world3 * 4 + mix_bf16_shard_world3 * 4 + mix_f16_shard_world3 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_momentsF32Stride_world3 == mix_f32_shard_world3 * 4 + mix_f32_shard_world3 * 4 + mix_bf16_shard_world3 * 4 + mix_bf16_shard_world3 * 4 + mix_f16_shard_world3 * 4 + mix_f16_shard_world3 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsBf16Stride_world3 == mix_bf16_shard_world3 * 2 + mix_bf16frozen_shard_world3 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_mastersF32Stride_world3 == mix_bf16_shard_world3 * 4 + mix_f16_shard_world3 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of masters of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF16Stride_world3 == mix_f16_shard_world3 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF8e4m3Stride_world3 == mix_f8e4m3_shard_world3 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f8e4m3; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF8e5m2Stride_world3 == mix_f8e5m2_shard_world3 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f8e5m2; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI64Stride_world3 == mix_i64_shard_world3 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI32Stride_world3 == mix_i32_shard_world3 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI16Stride_world3 == mix_i16_shard_world3 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI8Stride_world3 == mix_i8_shard_world3 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i8; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU64Stride_world3 == mix_u64_shard_world3 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU32Stride_world3 == mix_u32_shard_world3 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU16Stride_world3 == mix_u16_shard_world3 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU8Stride_world3 == mix_u8_shard_world3 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u8; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsBoolStride_world3 == mix_bool_shard_world3 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of bool; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/f64, in bytes from the start of an arena.
-constexpr long long mix_f64_shardFirst_world3 = 0;  // bytes into shards of f64; its start; shard
-constexpr long long mix_f64_gradientShardFirst_world3 = 0;  // bytes into gradient shards of f64; its start; gradients
-constexpr long long mix_f64_moment1First_world3 = 0;  // bytes into moments of f64; its start; optimizer
-constexpr long long mix_f64_moment2First_world3 = 32;  // bytes into moments of f64; mix_f64_moment1First_world3 + mix_f64_shard_world3 * 8; optimizer
-constexpr long long mix_f64_gatheredBytes_world3 = 96;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f64_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long mix_f64_shardOffset_world3(long long i) { return mix_f64_shardFirst_world3 + i * mix_shardsF64Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f64_gradientShardOffset_world3(long long i) { return mix_f64_gradientShardFirst_world3 + i * mix_gradientShardsF64Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f64_moment1Offset_world3(long long i) { return mix_f64_moment1First_world3 + i * mix_momentsF64Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f64_moment2Offset_world3(long long i) { return mix_f64_moment2First_world3 + i * mix_momentsF64Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f64_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_f64_blockOffset_world3; }
-static_assert(mix_f64_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/f64 starts where the part before it in the arena of shards of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_gradientShardFirst_world3 == 0,
-              "gradients: the gradient shard of mix.{i}/f64 starts where the part before it in the arena of gradient shards of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_moment1First_world3 == 0,
-              "optimizer: the moment1 of mix.{i}/f64 starts where the part before it in the arena of moments of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_moment2First_world3 == mix_f64_moment1First_world3 + mix_f64_shard_world3 * 8,
-              "optimizer: the moment2 of mix.{i}/f64 starts where the part before it in the arena of moments of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_gatheredBytes_world3 == world3 * mix_f64_shard_world3 * 8,
-              "topology.world: the gathered copy of mix.{i}/f64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of mix.{i}/f64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_f64_blockOffset_world3 + mix_f64_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/f32, in bytes from the start of an arena.
-constexpr long long mix_f32_shardFirst_world3 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long mix_f32_gradientShardFirst_world3 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long mix_f32_moment1First_world3 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long mix_f32_moment2First_world3 = 16;  // bytes into moments of f32; mix_f32_moment1First_world3 + mix_f32_shard_world3 * 4; optimizer
-constexpr long long mix_f32_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f32_blockOffset_world3 = 96;  // bytes into the block's slot, of its gathered copy; mix_f64_blockOffset_world3 + mix_f64_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_f32_shardOffset_world3(long long i) { return mix_f32_shardFirst_world3 + i * mix_shardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f32_gradientShardOffset_world3(long long i) { return mix_f32_gradientShardFirst_world3 + i * mix_gradientShardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f32_moment1Offset_world3(long long i) { return mix_f32_moment1First_world3 + i * mix_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f32_moment2Offset_world3(long long i) { return mix_f32_moment2First_world3 + i * mix_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f32_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_f32_blockOffset_world3; }
-static_assert(mix_f32_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gradientShardFirst_world3 == 0,
-              "gradients: the gradient shard of mix.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_moment1First_world3 == 0,
-              "optimizer: the moment1 of mix.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_moment2First_world3 == mix_f32_moment1First_world3 + mix_f32_shard_world3 * 4,
-              "optimizer: the moment2 of mix.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gatheredBytes_world3 == world3 * mix_f32_shard_world3 * 4,
-              "topology.world: the gathered copy of mix.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_blockOffset_world3 == mix_f64_blockOffset_world3 + mix_f64_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_f32_blockOffset_world3 + mix_f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/bf16, in bytes from the start of an arena.
-constexpr long long mix_bf16_shardFirst_world3 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long mix_bf16_gradientShardFirst_world3 = 16;  // bytes into gradient shards of f32; mix_f32_gradientShardFirst_world3 + mix_f32_shard_world3 * 4; gradients
-constexpr long long mix_bf16_masterFirst_world3 = 0;  // bytes into masters of f32; its start; optimizer.master
-constexpr long long mix_bf16_moment1First_world3 = 32;  // bytes into moments of f32; mix_f32_moment2First_world3 + mix_f32_shard_world3 * 4; optimizer
-constexpr long long mix_bf16_moment2First_world3 = 64;  // bytes into moments of f32; mix_bf16_moment1First_world3 + mix_bf16_shard_world3 * 4; optimizer
-constexpr long long mix_bf16_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bf16_blockOffset_world3 = 144;  // bytes into the block's slot, of its gathered copy; mix_f32_blockOffset_world3 + mix_f32_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_bf16_shardOffset_world3(long long i) { return mix_bf16_shardFirst_world3 + i * mix_shardsBf16Stride_world3; }
-SHARDGEN_FUNCTION long long mix_bf16_gradientShardOffset_world3(long long i) { return mix_bf16_gradientShardFirst_world3 + i * mix_gradientShardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_bf16_masterOffset_world3(long long i) { return mix_bf16_masterFirst_world3 + i * mix_mastersF32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_bf16_moment1Offset_world3(long long i) { return mix_bf16_moment1First_world3 + i * mix_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_bf16_moment2Offset_world3(long long i) { return mix_bf16_moment2First_world3 + i * mix_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_bf16_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_bf16_blockOffset_world3; }
-static_assert(mix_bf16_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gradientShardFirst_world3 == mix_f32_gradientShardFirst_world3 + mix_f32_shard_world3 * 4,
-              "gradients: the gradient shard of mix.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_masterFirst_world3 == 0,
-              "optimizer.master: the master of mix.{i}/bf16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_moment1First_world3 == mix_f32_moment2First_world3 + mix_f32_shard_world3 * 4,
-              "optimizer: the moment1 of mix.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_moment2First_world3 == mix_bf16_moment1First_world3 + mix_bf16_shard_world3 * 4,
-              "optimizer: the moment2 of mix.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gatheredBytes_world3 == world3 * mix_bf16_shard_world3 * 2,
-              "topology.world: the gathered copy of mix.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_blockOffset_world3 == mix_f32_blockOffset_world3 + mix_f32_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_bf16_blockOffset_world3 + mix_bf16_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bf16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/f16, in bytes from the start of an arena.
-constexpr long long mix_f16_shardFirst_world3 = 0;  // bytes into shards of f16; its start; shard
-constexpr long long mix_f16_gradientShardFirst_world3 = 48;  // bytes into gradient shards of f32; mix_bf16_gradientShardFirst_world3 + mix_bf16_shard_world3 * 4; gradients
-constexpr long long mix_f16_masterFirst_world3 = 32;  // bytes into masters of f32; mix_bf16_masterFirst_world3 + mix_bf16_shard_world3 * 4; optimizer.master
-constexpr long long mix_f16_moment1First_world3 = 96;  // bytes into moments of f32; mix_bf16_moment2First_world3 + mix_bf16_shard_world3 * 4; optimizer
-constexpr long long mix_f16_moment2First_world3 = 128;  // bytes into moments of f32; mix_f16_moment1First_world3 + mix_f16_shard_world3 * 4; optimizer
-constexpr long long mix_f16_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f16_blockOffset_world3 = 192;  // bytes into the block's slot, of its gathered copy; mix_bf16_blockOffset_world3 + mix_bf16_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_f16_shardOffset_world3(long long i) { return mix_f16_shardFirst_world3 + i * mix_shardsF16Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f16_gradientShardOffset_world3(long long i) { return mix_f16_gradientShardFirst_world3 + i * mix_gradientShardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f16_masterOffset_world3(long long i) { return mix_f16_masterFirst_world3 + i * mix_mastersF32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f16_moment1Offset_world3(long long i) { return mix_f16_moment1First_world3 + i * mix_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f16_moment2Offset_world3(long long i) { return mix_f16_moment2First_world3 + i * mix_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f16_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_f16_blockOffset_world3; }
-static_assert(mix_f16_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/f16 starts where the part before it in the arena of shards of f16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gradientShardFirst_world3 == mix_bf16_gradientShardFirst_world3 + mix_bf16_shard_world3 * 4,
-              "gradients: the gradient shard of mix.{i}/f16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_masterFirst_world3 == mix_bf16_masterFirst_world3 + mix_bf16_shard_world3 * 4,
-              "optimizer.master: the master of mix.{i}/f16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_moment1First_world3 == mix_bf16_moment2First_world3 + mix_bf16_shard_world3 * 4,
-              "optimizer: the moment1 of mix.{i}/f16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_moment2First_world3 == mix_f16_moment1First_world3 + mix_f16_shard_world3 * 4,
-              "optimizer: the moment2 of mix.{i}/f16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gatheredBytes_world3 == world3 * mix_f16_shard_world3 * 2,
-              "topology.world: the gathered copy of mix.{i}/f16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_blockOffset_world3 == mix_bf16_blockOffset_world3 + mix_bf16_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/f16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_f16_blockOffset_world3 + mix_f16_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/bf16/frozen, in bytes from the start of an arena.
-constexpr long long mix_bf16frozen_shardFirst_world3 = 16;  // bytes into shards of bf16; mix_bf16_shardFirst_world3 + mix_bf16_shard_world3 * 2; shard
-constexpr long long mix_bf16frozen_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bf16frozen_blockOffset_world3 = 240;  // bytes into the block's slot, of its gathered copy; mix_f16_blockOffset_world3 + mix_f16_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_bf16frozen_shardOffset_world3(long long i) { return mix_bf16frozen_shardFirst_world3 + i * mix_shardsBf16Stride_world3; }
-SHARDGEN_FUNCTION long long mix_bf16frozen_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_bf16frozen_blockOffset_world3; }
-static_assert(mix_bf16frozen_shardFirst_world3 == mix_bf16_shardFirst_world3 + mix_bf16_shard_world3 * 2,
-              "shard: the shard of mix.{i}/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_gatheredBytes_world3 == world3 * mix_bf16frozen_shard_world3 * 2,
-              "topology.world: the gathered copy of mix.{i}/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_blockOffset_world3 == mix_f16_blockOffset_world3 + mix_f16_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_bf16frozen_blockOffset_world3 + mix_bf16frozen_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bf16/frozen; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/f8e4m3, in bytes from the start of an arena.
-constexpr long long mix_f8e4m3_shardFirst_world3 = 0;  // bytes into shards of f8e4m3; its start; shard
-constexpr long long mix_f8e4m3_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f8e4m3_blockOffset_world3 = 288;  // bytes into the block's slot, of its gathered copy; mix_bf16frozen_blockOffset_world3 + mix_bf16frozen_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_f8e4m3_shardOffset_world3(long long i) { return mix_f8e4m3_shardFirst_world3 + i * mix_shardsF8e4m3Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f8e4m3_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_f8e4m3_blockOffset_world3; }
-static_assert(mix_f8e4m3_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/f8e4m3 starts where the part before it in the arena of shards of f8e4m3 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_gatheredBytes_world3 == world3 * mix_f8e4m3_shard_world3 * 1,
-              "topology.world: the gathered copy of mix.{i}/f8e4m3 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_blockOffset_world3 == mix_bf16frozen_blockOffset_world3 + mix_bf16frozen_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/f8e4m3 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_f8e4m3_blockOffset_world3 + mix_f8e4m3_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f8e4m3; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/f8e5m2, in bytes from the start of an arena.
-constexpr long long mix_f8e5m2_shardFirst_world3 = 0;  // bytes into shards of f8e5m2; its start; shard
-constexpr long long mix_f8e5m2_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f8e5m2_blockOffset_world3 = 336;  // bytes into the block's slot, of its gathered copy; mix_f8e4m3_blockOffset_world3 + mix_f8e4m3_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_f8e5m2_shardOffset_world3(long long i) { return mix_f8e5m2_shardFirst_world3 + i * mix_shardsF8e5m2Stride_world3; }
-SHARDGEN_FUNCTION long long mix_f8e5m2_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_f8e5m2_blockOffset_world3; }
-static_assert(mix_f8e5m2_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/f8e5m2 starts where the part before it in the arena of shards of f8e5m2 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_gatheredBytes_world3 == world3 * mix_f8e5m2_shard_world3 * 1,
-              "topology.world: the gathered copy of mix.{i}/f8e5m2 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_blockOffset_world3 == mix_f8e4m3_blockOffset_world3 + mix_f8e4m3_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/f8e5m2 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_f8e5m2_blockOffset_world3 + mix_f8e5m2_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f8e5m2; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/i64, in bytes from the start of an arena.
-constexpr long long mix_i64_shardFirst_world3 = 0;  // bytes into shards of i64; its start; shard
-constexpr long long mix_i64_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i64_blockOffset_world3 = 384;  // bytes into the block's slot, of its gathered copy; mix_f8e5m2_blockOffset_world3 + mix_f8e5m2_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_i64_shardOffset_world3(long long i) { return mix_i64_shardFirst_world3 + i * mix_shardsI64Stride_world3; }
-SHARDGEN_FUNCTION long long mix_i64_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_i64_blockOffset_world3; }
-static_assert(mix_i64_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/i64 starts where the part before it in the arena of shards of i64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_gatheredBytes_world3 == world3 * mix_i64_shard_world3 * 8,
-              "topology.world: the gathered copy of mix.{i}/i64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_blockOffset_world3 == mix_f8e5m2_blockOffset_world3 + mix_f8e5m2_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/i64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_i64_blockOffset_world3 + mix_i64_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/i32, in bytes from the start of an arena.
-constexpr long long mix_i32_shardFirst_world3 = 0;  // bytes into shards of i32; its start; shard
-constexpr long long mix_i32_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i32_blockOffset_world3 = 432;  // bytes into the block's slot, of its gathered copy; mix_i64_blockOffset_world3 + mix_i64_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_i32_shardOffset_world3(long long i) { return mix_i32_shardFirst_world3 + i * mix_shardsI32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_i32_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_i32_blockOffset_world3; }
-static_assert(mix_i32_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/i32 starts where the part before it in the arena of shards of i32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_gatheredBytes_world3 == world3 * mix_i32_shard_world3 * 4,
-              "topology.world: the gathered copy of mix.{i}/i32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_blockOffset_world3 == mix_i64_blockOffset_world3 + mix_i64_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/i32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_i32_blockOffset_world3 + mix_i32_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/i16, in bytes from the start of an arena.
-constexpr long long mix_i16_shardFirst_world3 = 0;  // bytes into shards of i16; its start; shard
-constexpr long long mix_i16_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i16_blockOffset_world3 = 480;  // bytes into the block's slot, of its gathered copy; mix_i32_blockOffset_world3 + mix_i32_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_i16_shardOffset_world3(long long i) { return mix_i16_shardFirst_world3 + i * mix_shardsI16Stride_world3; }
-SHARDGEN_FUNCTION long long mix_i16_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_i16_blockOffset_world3; }
-static_assert(mix_i16_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/i16 starts where the part before it in the arena of shards of i16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_gatheredBytes_world3 == world3 * mix_i16_shard_world3 * 2,
-              "topology.world: the gathered copy of mix.{i}/i16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_blockOffset_world3 == mix_i32_blockOffset_world3 + mix_i32_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/i16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_i16_blockOffset_world3 + mix_i16_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/i8, in bytes from the start of an arena.
-constexpr long long mix_i8_shardFirst_world3 = 0;  // bytes into shards of i8; its start; shard
-constexpr long long mix_i8_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i8_blockOffset_world3 = 528;  // bytes into the block's slot, of its gathered copy; mix_i16_blockOffset_world3 + mix_i16_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_i8_shardOffset_world3(long long i) { return mix_i8_shardFirst_world3 + i * mix_shardsI8Stride_world3; }
-SHARDGEN_FUNCTION long long mix_i8_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_i8_blockOffset_world3; }
-static_assert(mix_i8_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/i8 starts where the part before it in the arena of shards of i8 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_gatheredBytes_world3 == world3 * mix_i8_shard_world3 * 1,
-              "topology.world: the gathered copy of mix.{i}/i8 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_blockOffset_world3 == mix_i16_blockOffset_world3 + mix_i16_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/i8 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_i8_blockOffset_world3 + mix_i8_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i8; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/u64, in bytes from the start of an arena.
-constexpr long long mix_u64_shardFirst_world3 = 0;  // bytes into shards of u64; its start; shard
-constexpr long long mix_u64_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u64_blockOffset_world3 = 576;  // bytes into the block's slot, of its gathered copy; mix_i8_blockOffset_world3 + mix_i8_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_u64_shardOffset_world3(long long i) { return mix_u64_shardFirst_world3 + i * mix_shardsU64Stride_world3; }
-SHARDGEN_FUNCTION long long mix_u64_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_u64_blockOffset_world3; }
-static_assert(mix_u64_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/u64 starts where the part before it in the arena of shards of u64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_gatheredBytes_world3 == world3 * mix_u64_shard_world3 * 8,
-              "topology.world: the gathered copy of mix.{i}/u64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_blockOffset_world3 == mix_i8_blockOffset_world3 + mix_i8_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/u64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_u64_blockOffset_world3 + mix_u64_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/u32, in bytes from the start of an arena.
-constexpr long long mix_u32_shardFirst_world3 = 0;  // bytes into shards of u32; its start; shard
-constexpr long long mix_u32_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u32_blockOffset_world3 = 624;  // bytes into the block's slot, of its gathered copy; mix_u64_blockOffset_world3 + mix_u64_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_u32_shardOffset_world3(long long i) { return mix_u32_shardFirst_world3 + i * mix_shardsU32Stride_world3; }
-SHARDGEN_FUNCTION long long mix_u32_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_u32_blockOffset_world3; }
-static_assert(mix_u32_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/u32 starts where the part before it in the arena of shards of u32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_gatheredBytes_world3 == world3 * mix_u32_shard_world3 * 4,
-              "topology.world: the gathered copy of mix.{i}/u32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_blockOffset_world3 == mix_u64_blockOffset_world3 + mix_u64_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/u32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_u32_blockOffset_world3 + mix_u32_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/u16, in bytes from the start of an arena.
-constexpr long long mix_u16_shardFirst_world3 = 0;  // bytes into shards of u16; its start; shard
-constexpr long long mix_u16_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u16_blockOffset_world3 = 672;  // bytes into the block's slot, of its gathered copy; mix_u32_blockOffset_world3 + mix_u32_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_u16_shardOffset_world3(long long i) { return mix_u16_shardFirst_world3 + i * mix_shardsU16Stride_world3; }
-SHARDGEN_FUNCTION long long mix_u16_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_u16_blockOffset_world3; }
-static_assert(mix_u16_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/u16 starts where the part before it in the arena of shards of u16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_gatheredBytes_world3 == world3 * mix_u16_shard_world3 * 2,
-              "topology.world: the gathered copy of mix.{i}/u16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_blockOffset_world3 == mix_u32_blockOffset_world3 + mix_u32_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/u16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_u16_blockOffset_world3 + mix_u16_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/u8, in bytes from the start of an arena.
-constexpr long long mix_u8_shardFirst_world3 = 0;  // bytes into shards of u8; its start; shard
-constexpr long long mix_u8_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u8_blockOffset_world3 = 720;  // bytes into the block's slot, of its gathered copy; mix_u16_blockOffset_world3 + mix_u16_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_u8_shardOffset_world3(long long i) { return mix_u8_shardFirst_world3 + i * mix_shardsU8Stride_world3; }
-SHARDGEN_FUNCTION long long mix_u8_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_u8_blockOffset_world3; }
-static_assert(mix_u8_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/u8 starts where the part before it in the arena of shards of u8 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_gatheredBytes_world3 == world3 * mix_u8_shard_world3 * 1,
-              "topology.world: the gathered copy of mix.{i}/u8 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_blockOffset_world3 == mix_u16_blockOffset_world3 + mix_u16_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/u8 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_u8_blockOffset_world3 + mix_u8_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u8; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: where a rank has bucket mix.{i}/bool, in bytes from the start of an arena.
-constexpr long long mix_bool_shardFirst_world3 = 0;  // bytes into shards of bool; its start; shard
-constexpr long long mix_bool_gatheredBytes_world3 = 48;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bool_blockOffset_world3 = 768;  // bytes into the block's slot, of its gathered copy; mix_u8_blockOffset_world3 + mix_u8_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long mix_bool_shardOffset_world3(long long i) { return mix_bool_shardFirst_world3 + i * mix_shardsBoolStride_world3; }
-SHARDGEN_FUNCTION long long mix_bool_slotOffset_world3(long long i) { return slotStartWorld3((mix_position + i) % maxLive) + mix_bool_blockOffset_world3; }
-static_assert(mix_bool_shardFirst_world3 == 0,
-              "shard: the shard of mix.{i}/bool starts where the part before it in the arena of shards of bool ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_gatheredBytes_world3 == world3 * mix_bool_shard_world3 * 1,
-              "topology.world: the gathered copy of mix.{i}/bool is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_blockOffset_world3 == mix_u8_blockOffset_world3 + mix_u8_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of mix.{i}/bool starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld3(mix_position % maxLive) >= mix_bool_blockOffset_world3 + mix_bool_gatheredBytes_world3,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bool; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld3.
-constexpr long long mix_f64_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of mix.{i}/f64; its start; gradients.slots
-constexpr long long mix_f32_gradientOffset_world3 = 96;  // bytes into a gradient buffer, of mix.{i}/f32; mix_f64_gradientOffset_world3 + mix_f64_gatheredBytes_world3; gradients.slots
-constexpr long long mix_bf16_gradientOffset_world3 = 144;  // bytes into a gradient buffer, of mix.{i}/bf16; mix_f32_gradientOffset_world3 + mix_f32_gatheredBytes_world3; gradients.slots
-constexpr long long mix_f16_gradientOffset_world3 = 192;  // bytes into a gradient buffer, of mix.{i}/f16; mix_bf16_gradientOffset_world3 + mix_bf16_gatheredBytes_world3; gradients.slots
-constexpr long long mix_gradientBytes_world3 = 240;  // bytes of all gradients of a block mix.{i}; mix_f16_gradientOffset_world3 + mix_f16_gatheredBytes_world3; gradients.slots
-constexpr long long gradientBufferBytesWorld3 = 240;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(mix_f64_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of mix.{i}/f64 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gradientOffset_world3 == mix_f64_gradientOffset_world3 + mix_f64_gatheredBytes_world3,
-              "gradients.slots: the gradient of mix.{i}/f32 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gradientOffset_world3 == mix_f32_gradientOffset_world3 + mix_f32_gatheredBytes_world3,
-              "gradients.slots: the gradient of mix.{i}/bf16 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gradientOffset_world3 == mix_bf16_gradientOffset_world3 + mix_bf16_gatheredBytes_world3,
-              "gradients.slots: the gradient of mix.{i}/f16 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientBytes_world3 == mix_f16_gradientOffset_world3 + mix_f16_gatheredBytes_world3,
-              "gradients.slots: the gradients of block mix.{i} end where the last of them does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientBufferBytesWorld3 == larger(0, mix_gradientBytes_world3),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld3 = 48;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld3 = 32;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld3 = 16;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld3 == roundUp(larger(larger(0, mix_f32_shard_world3 * 2 * world3), mix_f16_shard_world3 * 2 * world3), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(wireShardBytesWorld3 == roundUp(larger(larger(larger(larger(0, mix_f64_shard_world3 * 8), mix_f32_shard_world3 * 2), mix_bf16_shard_world3 * 2), mix_f16_shard_world3 * 2), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: the arenas, which are all that Open allocates.
-constexpr long long shardsF64BytesWorld3 = 64;  // bytes of the arena of shards of f64; topology.world
-constexpr long long shardsF32BytesWorld3 = 32;  // bytes of the arena of shards of f32; topology.world
-constexpr long long shardsBf16BytesWorld3 = 64;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long shardsF16BytesWorld3 = 32;  // bytes of the arena of shards of f16; topology.world
-constexpr long long shardsF8e4m3BytesWorld3 = 32;  // bytes of the arena of shards of f8e4m3; topology.world
-constexpr long long shardsF8e5m2BytesWorld3 = 32;  // bytes of the arena of shards of f8e5m2; topology.world
-constexpr long long shardsI8BytesWorld3 = 32;  // bytes of the arena of shards of i8; topology.world
-constexpr long long shardsI16BytesWorld3 = 32;  // bytes of the arena of shards of i16; topology.world
-constexpr long long shardsI32BytesWorld3 = 32;  // bytes of the arena of shards of i32; topology.world
-constexpr long long shardsI64BytesWorld3 = 32;  // bytes of the arena of shards of i64; topology.world
-constexpr long long shardsU8BytesWorld3 = 32;  // bytes of the arena of shards of u8; topology.world
-constexpr long long shardsU16BytesWorld3 = 32;  // bytes of the arena of shards of u16; topology.world
-constexpr long long shardsU32BytesWorld3 = 32;  // bytes of the arena of shards of u32; topology.world
-constexpr long long shardsU64BytesWorld3 = 32;  // bytes of the arena of shards of u64; topology.world
-constexpr long long shardsBoolBytesWorld3 = 32;  // bytes of the arena of shards of bool; topology.world
-constexpr long long mastersF32BytesWorld3 = 128;  // bytes of the arena of masters of f32; topology.world
-constexpr long long momentsF64BytesWorld3 = 128;  // bytes of the arena of moments of f64; topology.world
-constexpr long long momentsF32BytesWorld3 = 320;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF64BytesWorld3 = 64;  // bytes of the arena of gradient shards of f64; topology.world
-constexpr long long gradientShardsF32BytesWorld3 = 160;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld3 = 1632;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld3 = 480;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld3 = 80;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld3 = 80;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF64BytesWorld3 == mix_f64_shardFirst_world3 + MixLen * mix_shardsF64Stride_world3,
-              "topology.world: the arena of shards of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF32BytesWorld3 == mix_f32_shardFirst_world3 + MixLen * mix_shardsF32Stride_world3,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsBf16BytesWorld3 == mix_bf16_shardFirst_world3 + MixLen * mix_shardsBf16Stride_world3,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF16BytesWorld3 == mix_f16_shardFirst_world3 + MixLen * mix_shardsF16Stride_world3,
-              "topology.world: the arena of shards of f16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF8e4m3BytesWorld3 == mix_f8e4m3_shardFirst_world3 + MixLen * mix_shardsF8e4m3Stride_world3,
-              "topology.world: the arena of shards of f8e4m3 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF8e5m2BytesWorld3 == mix_f8e5m2_shardFirst_world3 + MixLen * mix_shardsF8e5m2Stride_world3,
-              "topology.world: the arena of shards of f8e5m2 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI8BytesWorld3 == mix_i8_shardFirst_world3 + MixLen * mix_shardsI8Stride_world3,
-              "topology.world: the arena of shards of i8 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI16BytesWorld3 == mix_i16_shardFirst_world3 + MixLen * mix_shardsI16Stride_world3,
-              "topology.world: the arena of shards of i16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI32BytesWorld3 == mix_i32_shardFirst_world3 + MixLen * mix_shardsI32Stride_world3,
-              "topology.world: the arena of shards of i32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI64BytesWorld3 == mix_i64_shardFirst_world3 + MixLen * mix_shardsI64Stride_world3,
-              "topology.world: the arena of shards of i64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU8BytesWorld3 == mix_u8_shardFirst_world3 + MixLen * mix_shardsU8Stride_world3,
-              "topology.world: the arena of shards of u8 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU16BytesWorld3 == mix_u16_shardFirst_world3 + MixLen * mix_shardsU16Stride_world3,
-              "topology.world: the arena of shards of u16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU32BytesWorld3 == mix_u32_shardFirst_world3 + MixLen * mix_shardsU32Stride_world3,
-              "topology.world: the arena of shards of u32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU64BytesWorld3 == mix_u64_shardFirst_world3 + MixLen * mix_shardsU64Stride_world3,
-              "topology.world: the arena of shards of u64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsBoolBytesWorld3 == mix_bool_shardFirst_world3 + MixLen * mix_shardsBoolStride_world3,
-              "topology.world: the arena of shards of bool ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mastersF32BytesWorld3 == mix_bf16_masterFirst_world3 + MixLen * mix_mastersF32Stride_world3,
-              "topology.world: the arena of masters of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(momentsF64BytesWorld3 == mix_f64_moment1First_world3 + MixLen * mix_momentsF64Stride_world3,
-              "topology.world: the arena of moments of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(momentsF32BytesWorld3 == mix_f32_moment1First_world3 + MixLen * mix_momentsF32Stride_world3,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientShardsF64BytesWorld3 == mix_f64_gradientShardFirst_world3 + MixLen * mix_gradientShardsF64Stride_world3,
-              "topology.world: the arena of gradient shards of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientShardsF32BytesWorld3 == mix_f32_gradientShardFirst_world3 + MixLen * mix_gradientShardsF32Stride_world3,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotsBytesWorld3 == slotStartWorld3(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientBuffersBytesWorld3 == gradientSlots * gradientBufferBytesWorld3,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(stagingBytesWorld3 == wireFullBytesWorld3 + wireShardBytesWorld3,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(scratchBytesWorld3 == partialsStart + partialsBytesWorld3,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(peakBytesWorld3 == shardsF64BytesWorld3 + shardsF32BytesWorld3 + shardsBf16BytesWorld3 + shardsF16BytesWorld3 + shardsF8e4m3BytesWorld3 + shardsF8e5m2BytesWorld3 + shardsI8BytesWorld3 + shardsI16BytesWorld3 + shardsI32BytesWorld3 + shardsI64BytesWorld3 + shardsU8BytesWorld3 + shardsU16BytesWorld3 + shardsU32BytesWorld3 + shardsU64BytesWorld3 + shardsBoolBytesWorld3 + mastersF32BytesWorld3 + momentsF64BytesWorld3 + momentsF32BytesWorld3 + gradientShardsF64BytesWorld3 + gradientShardsF32BytesWorld3 + slotsBytesWorld3 + gradientBuffersBytesWorld3 + stagingBytesWorld3 + scratchBytesWorld3,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 3: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld3(Visit visit) {
-  visit(ArenaPlace{"shards", "f64", shardsF64BytesWorld3});
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld3});
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld3});
-  visit(ArenaPlace{"shards", "f16", shardsF16BytesWorld3});
-  visit(ArenaPlace{"shards", "f8e4m3", shardsF8e4m3BytesWorld3});
-  visit(ArenaPlace{"shards", "f8e5m2", shardsF8e5m2BytesWorld3});
-  visit(ArenaPlace{"shards", "i8", shardsI8BytesWorld3});
-  visit(ArenaPlace{"shards", "i16", shardsI16BytesWorld3});
-  visit(ArenaPlace{"shards", "i32", shardsI32BytesWorld3});
-  visit(ArenaPlace{"shards", "i64", shardsI64BytesWorld3});
-  visit(ArenaPlace{"shards", "u8", shardsU8BytesWorld3});
-  visit(ArenaPlace{"shards", "u16", shardsU16BytesWorld3});
-  visit(ArenaPlace{"shards", "u32", shardsU32BytesWorld3});
-  visit(ArenaPlace{"shards", "u64", shardsU64BytesWorld3});
-  visit(ArenaPlace{"shards", "bool", shardsBoolBytesWorld3});
-  visit(ArenaPlace{"masters", "f32", mastersF32BytesWorld3});
-  visit(ArenaPlace{"moments", "f64", momentsF64BytesWorld3});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld3});
-  visit(ArenaPlace{"gradient shards", "f64", gradientShardsF64BytesWorld3});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld3});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld3});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld3});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld3});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld3});
-}
-template <class Visit>
-void eachBucketWorld3(Visit visit) {
-  for (long long i = 0; i < MixLen; i++) {
-    visit(BucketPlace{"mix.{i}/f64", i, mix_f64_shard_world3, mix_f64_shardOffset_world3(i), -1, mix_f64_moment1Offset_world3(i), mix_f64_moment2Offset_world3(i), mix_f64_gradientShardOffset_world3(i), mix_f64_slotOffset_world3(i), mix_f64_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/f32", i, mix_f32_shard_world3, mix_f32_shardOffset_world3(i), -1, mix_f32_moment1Offset_world3(i), mix_f32_moment2Offset_world3(i), mix_f32_gradientShardOffset_world3(i), mix_f32_slotOffset_world3(i), mix_f32_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/bf16", i, mix_bf16_shard_world3, mix_bf16_shardOffset_world3(i), mix_bf16_masterOffset_world3(i), mix_bf16_moment1Offset_world3(i), mix_bf16_moment2Offset_world3(i), mix_bf16_gradientShardOffset_world3(i), mix_bf16_slotOffset_world3(i), mix_bf16_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/f16", i, mix_f16_shard_world3, mix_f16_shardOffset_world3(i), mix_f16_masterOffset_world3(i), mix_f16_moment1Offset_world3(i), mix_f16_moment2Offset_world3(i), mix_f16_gradientShardOffset_world3(i), mix_f16_slotOffset_world3(i), mix_f16_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/bf16/frozen", i, mix_bf16frozen_shard_world3, mix_bf16frozen_shardOffset_world3(i), -1, -1, -1, -1, mix_bf16frozen_slotOffset_world3(i), mix_bf16frozen_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/f8e4m3", i, mix_f8e4m3_shard_world3, mix_f8e4m3_shardOffset_world3(i), -1, -1, -1, -1, mix_f8e4m3_slotOffset_world3(i), mix_f8e4m3_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/f8e5m2", i, mix_f8e5m2_shard_world3, mix_f8e5m2_shardOffset_world3(i), -1, -1, -1, -1, mix_f8e5m2_slotOffset_world3(i), mix_f8e5m2_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/i64", i, mix_i64_shard_world3, mix_i64_shardOffset_world3(i), -1, -1, -1, -1, mix_i64_slotOffset_world3(i), mix_i64_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/i32", i, mix_i32_shard_world3, mix_i32_shardOffset_world3(i), -1, -1, -1, -1, mix_i32_slotOffset_world3(i), mix_i32_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/i16", i, mix_i16_shard_world3, mix_i16_shardOffset_world3(i), -1, -1, -1, -1, mix_i16_slotOffset_world3(i), mix_i16_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/i8", i, mix_i8_shard_world3, mix_i8_shardOffset_world3(i), -1, -1, -1, -1, mix_i8_slotOffset_world3(i), mix_i8_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/u64", i, mix_u64_shard_world3, mix_u64_shardOffset_world3(i), -1, -1, -1, -1, mix_u64_slotOffset_world3(i), mix_u64_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/u32", i, mix_u32_shard_world3, mix_u32_shardOffset_world3(i), -1, -1, -1, -1, mix_u32_slotOffset_world3(i), mix_u32_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/u16", i, mix_u16_shard_world3, mix_u16_shardOffset_world3(i), -1, -1, -1, -1, mix_u16_slotOffset_world3(i), mix_u16_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/u8", i, mix_u8_shard_world3, mix_u8_shardOffset_world3(i), -1, -1, -1, -1, mix_u8_slotOffset_world3(i), mix_u8_gatheredBytes_world3});
-    visit(BucketPlace{"mix.{i}/bool", i, mix_bool_shard_world3, mix_bool_shardOffset_world3(i), -1, -1, -1, -1, mix_bool_slotOffset_world3(i), mix_bool_gatheredBytes_world3});
-  }
-}
-template <class Visit>
-void eachGradientWorld3(Visit visit) {
-  for (long long i = 0; i < MixLen; i++) {
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f64", mix_f64_gradientOffset_world3, mix_f64_gatheredBytes_world3});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f32", mix_f32_gradientOffset_world3, mix_f32_gatheredBytes_world3});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/bf16", mix_bf16_gradientOffset_world3, mix_bf16_gatheredBytes_world3});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f16", mix_f16_gradientOffset_world3, mix_f16_gatheredBytes_world3});
-  }
-}
-
-// World 4: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld4 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld4 = 1088;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld4 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld4(long long) { return slotRun0BytesWorld4; }
-SHARDGEN_FUNCTION long long slotStartWorld4(long long slot) { return slotRun0StartWorld4 + (slot - slotRun0FirstWorld4) * slotRun0BytesWorld4; }
-static_assert(slotRun0FirstWorld4 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotRun0StartWorld4 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: bytes from one instance of mix.{i} to the next.
-constexpr long long mix_shardsF64Stride_world4 = 32;  // bytes of shards of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_gradientShardsF64Stride_world4 = 32;  // bytes of gradient shards of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_momentsF64Stride_world4 = 64;  // bytes of moments of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF32Stride_world4 = 16;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_gradientShardsF32Stride_world4 = 80;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_momentsF32Stride_world4 = 160;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsBf16Stride_world4 = 32;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long mix_mastersF32Stride_world4 = 64;  // bytes of masters of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF16Stride_world4 = 16;  // bytes of shards of f16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF8e4m3Stride_world4 = 16;  // bytes of shards of f8e4m3; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF8e5m2Stride_world4 = 16;  // bytes of shards of f8e5m2; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI64Stride_world4 = 16;  // bytes of shards of i64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI32Stride_world4 = 16;  // bytes of shards of i32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI16Stride_world4 = 16;  // bytes of shards of i16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI8Stride_world4 = 16;  // bytes of shards of i8; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU64Stride_world4 = 16;  // bytes of shards of u64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU32Stride_world4 = 16;  // bytes of shards of u32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU16Stride_world4 = 16;  // bytes of shards of u16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU8Stride_world4 = 16;  // bytes of shards of u8; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsBoolStride_world4 = 16;  // bytes of shards of bool; what an instance has of them; blocks.repeat
-static_assert(mix_shardsF64Stride_world4 == mix_f64_shard_world4 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientShardsF64Stride_world4 == mix_f64_shard_world4 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of gradient shards of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_momentsF64Stride_world4 == mix_f64_shard_world4 * 8 + mix_f64_shard_world4 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of moments of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF32Stride_world4 == mix_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientShardsF32Stride_world4 == mix_f32_shard_world4 * 4 + mix_bf16_shard_world4 * 4 + mix_f16_shard_world4 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_momentsF32Stride_world4 == mix_f32_shard_world4 * 4 + mix_f32_shard_world4 * 4 + mix_bf16_shard_world4 * 4 + mix_bf16_shard_world4 * 4 + mix_f16_shard_world4 * 4 + mix_f16_shard_world4 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsBf16Stride_world4 == mix_bf16_shard_world4 * 2 + mix_bf16frozen_shard_world4 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_mastersF32Stride_world4 == mix_bf16_shard_world4 * 4 + mix_f16_shard_world4 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of masters of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF16Stride_world4 == mix_f16_shard_world4 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF8e4m3Stride_world4 == mix_f8e4m3_shard_world4 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f8e4m3; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF8e5m2Stride_world4 == mix_f8e5m2_shard_world4 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f8e5m2; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI64Stride_world4 == mix_i64_shard_world4 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI32Stride_world4 == mix_i32_shard_world4 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI16Stride_world4 == mix_i16_shard_world4 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI8Stride_world4 == mix_i8_shard_world4 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i8; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU64Stride_world4 == mix_u64_shard_world4 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU32Stride_world4 == mix_u32_shard_world4 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU16Stride_world4 == mix_u16_shard_world4 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU8Stride_world4 == mix_u8_shard_world4 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u8; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsBoolStride_world4 == mix_bool_shard_world4 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of bool; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/f64, in bytes from the start of an arena.
-constexpr long long mix_f64_shardFirst_world4 = 0;  // bytes into shards of f64; its start; shard
-constexpr long long mix_f64_gradientShardFirst_world4 = 0;  // bytes into gradient shards of f64; its start; gradients
-constexpr long long mix_f64_moment1First_world4 = 0;  // bytes into moments of f64; its start; optimizer
-constexpr long long mix_f64_moment2First_world4 = 32;  // bytes into moments of f64; mix_f64_moment1First_world4 + mix_f64_shard_world4 * 8; optimizer
-constexpr long long mix_f64_gatheredBytes_world4 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f64_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long mix_f64_shardOffset_world4(long long i) { return mix_f64_shardFirst_world4 + i * mix_shardsF64Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f64_gradientShardOffset_world4(long long i) { return mix_f64_gradientShardFirst_world4 + i * mix_gradientShardsF64Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f64_moment1Offset_world4(long long i) { return mix_f64_moment1First_world4 + i * mix_momentsF64Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f64_moment2Offset_world4(long long i) { return mix_f64_moment2First_world4 + i * mix_momentsF64Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f64_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_f64_blockOffset_world4; }
-static_assert(mix_f64_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/f64 starts where the part before it in the arena of shards of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_gradientShardFirst_world4 == 0,
-              "gradients: the gradient shard of mix.{i}/f64 starts where the part before it in the arena of gradient shards of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_moment1First_world4 == 0,
-              "optimizer: the moment1 of mix.{i}/f64 starts where the part before it in the arena of moments of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_moment2First_world4 == mix_f64_moment1First_world4 + mix_f64_shard_world4 * 8,
-              "optimizer: the moment2 of mix.{i}/f64 starts where the part before it in the arena of moments of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_gatheredBytes_world4 == world4 * mix_f64_shard_world4 * 8,
-              "topology.world: the gathered copy of mix.{i}/f64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of mix.{i}/f64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_f64_blockOffset_world4 + mix_f64_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/f32, in bytes from the start of an arena.
-constexpr long long mix_f32_shardFirst_world4 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long mix_f32_gradientShardFirst_world4 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long mix_f32_moment1First_world4 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long mix_f32_moment2First_world4 = 16;  // bytes into moments of f32; mix_f32_moment1First_world4 + mix_f32_shard_world4 * 4; optimizer
-constexpr long long mix_f32_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f32_blockOffset_world4 = 128;  // bytes into the block's slot, of its gathered copy; mix_f64_blockOffset_world4 + mix_f64_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_f32_shardOffset_world4(long long i) { return mix_f32_shardFirst_world4 + i * mix_shardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f32_gradientShardOffset_world4(long long i) { return mix_f32_gradientShardFirst_world4 + i * mix_gradientShardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f32_moment1Offset_world4(long long i) { return mix_f32_moment1First_world4 + i * mix_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f32_moment2Offset_world4(long long i) { return mix_f32_moment2First_world4 + i * mix_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f32_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_f32_blockOffset_world4; }
-static_assert(mix_f32_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gradientShardFirst_world4 == 0,
-              "gradients: the gradient shard of mix.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_moment1First_world4 == 0,
-              "optimizer: the moment1 of mix.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_moment2First_world4 == mix_f32_moment1First_world4 + mix_f32_shard_world4 * 4,
-              "optimizer: the moment2 of mix.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gatheredBytes_world4 == world4 * mix_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of mix.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_blockOffset_world4 == mix_f64_blockOffset_world4 + mix_f64_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_f32_blockOffset_world4 + mix_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/bf16, in bytes from the start of an arena.
-constexpr long long mix_bf16_shardFirst_world4 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long mix_bf16_gradientShardFirst_world4 = 16;  // bytes into gradient shards of f32; mix_f32_gradientShardFirst_world4 + mix_f32_shard_world4 * 4; gradients
-constexpr long long mix_bf16_masterFirst_world4 = 0;  // bytes into masters of f32; its start; optimizer.master
-constexpr long long mix_bf16_moment1First_world4 = 32;  // bytes into moments of f32; mix_f32_moment2First_world4 + mix_f32_shard_world4 * 4; optimizer
-constexpr long long mix_bf16_moment2First_world4 = 64;  // bytes into moments of f32; mix_bf16_moment1First_world4 + mix_bf16_shard_world4 * 4; optimizer
-constexpr long long mix_bf16_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bf16_blockOffset_world4 = 192;  // bytes into the block's slot, of its gathered copy; mix_f32_blockOffset_world4 + mix_f32_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_bf16_shardOffset_world4(long long i) { return mix_bf16_shardFirst_world4 + i * mix_shardsBf16Stride_world4; }
-SHARDGEN_FUNCTION long long mix_bf16_gradientShardOffset_world4(long long i) { return mix_bf16_gradientShardFirst_world4 + i * mix_gradientShardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_bf16_masterOffset_world4(long long i) { return mix_bf16_masterFirst_world4 + i * mix_mastersF32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_bf16_moment1Offset_world4(long long i) { return mix_bf16_moment1First_world4 + i * mix_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_bf16_moment2Offset_world4(long long i) { return mix_bf16_moment2First_world4 + i * mix_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_bf16_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_bf16_blockOffset_world4; }
-static_assert(mix_bf16_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gradientShardFirst_world4 == mix_f32_gradientShardFirst_world4 + mix_f32_shard_world4 * 4,
-              "gradients: the gradient shard of mix.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_masterFirst_world4 == 0,
-              "optimizer.master: the master of mix.{i}/bf16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_moment1First_world4 == mix_f32_moment2First_world4 + mix_f32_shard_world4 * 4,
-              "optimizer: the moment1 of mix.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_moment2First_world4 == mix_bf16_moment1First_world4 + mix_bf16_shard_world4 * 4,
-              "optimizer: the moment2 of mix.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gatheredBytes_world4 == world4 * mix_bf16_shard_world4 * 2,
-              "topology.world: the gathered copy of mix.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_blockOffset_world4 == mix_f32_blockOffset_world4 + mix_f32_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_bf16_blockOffset_world4 + mix_bf16_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bf16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/f16, in bytes from the start of an arena.
-constexpr long long mix_f16_shardFirst_world4 = 0;  // bytes into shards of f16; its start; shard
-constexpr long long mix_f16_gradientShardFirst_world4 = 48;  // bytes into gradient shards of f32; mix_bf16_gradientShardFirst_world4 + mix_bf16_shard_world4 * 4; gradients
-constexpr long long mix_f16_masterFirst_world4 = 32;  // bytes into masters of f32; mix_bf16_masterFirst_world4 + mix_bf16_shard_world4 * 4; optimizer.master
-constexpr long long mix_f16_moment1First_world4 = 96;  // bytes into moments of f32; mix_bf16_moment2First_world4 + mix_bf16_shard_world4 * 4; optimizer
-constexpr long long mix_f16_moment2First_world4 = 128;  // bytes into moments of f32; mix_f16_moment1First_world4 + mix_f16_shard_world4 * 4; optimizer
-constexpr long long mix_f16_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f16_blockOffset_world4 = 256;  // bytes into the block's slot, of its gathered copy; mix_bf16_blockOffset_world4 + mix_bf16_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_f16_shardOffset_world4(long long i) { return mix_f16_shardFirst_world4 + i * mix_shardsF16Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f16_gradientShardOffset_world4(long long i) { return mix_f16_gradientShardFirst_world4 + i * mix_gradientShardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f16_masterOffset_world4(long long i) { return mix_f16_masterFirst_world4 + i * mix_mastersF32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f16_moment1Offset_world4(long long i) { return mix_f16_moment1First_world4 + i * mix_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f16_moment2Offset_world4(long long i) { return mix_f16_moment2First_world4 + i * mix_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f16_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_f16_blockOffset_world4; }
-static_assert(mix_f16_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/f16 starts where the part before it in the arena of shards of f16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gradientShardFirst_world4 == mix_bf16_gradientShardFirst_world4 + mix_bf16_shard_world4 * 4,
-              "gradients: the gradient shard of mix.{i}/f16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_masterFirst_world4 == mix_bf16_masterFirst_world4 + mix_bf16_shard_world4 * 4,
-              "optimizer.master: the master of mix.{i}/f16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_moment1First_world4 == mix_bf16_moment2First_world4 + mix_bf16_shard_world4 * 4,
-              "optimizer: the moment1 of mix.{i}/f16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_moment2First_world4 == mix_f16_moment1First_world4 + mix_f16_shard_world4 * 4,
-              "optimizer: the moment2 of mix.{i}/f16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gatheredBytes_world4 == world4 * mix_f16_shard_world4 * 2,
-              "topology.world: the gathered copy of mix.{i}/f16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_blockOffset_world4 == mix_bf16_blockOffset_world4 + mix_bf16_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/f16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_f16_blockOffset_world4 + mix_f16_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/bf16/frozen, in bytes from the start of an arena.
-constexpr long long mix_bf16frozen_shardFirst_world4 = 16;  // bytes into shards of bf16; mix_bf16_shardFirst_world4 + mix_bf16_shard_world4 * 2; shard
-constexpr long long mix_bf16frozen_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bf16frozen_blockOffset_world4 = 320;  // bytes into the block's slot, of its gathered copy; mix_f16_blockOffset_world4 + mix_f16_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_bf16frozen_shardOffset_world4(long long i) { return mix_bf16frozen_shardFirst_world4 + i * mix_shardsBf16Stride_world4; }
-SHARDGEN_FUNCTION long long mix_bf16frozen_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_bf16frozen_blockOffset_world4; }
-static_assert(mix_bf16frozen_shardFirst_world4 == mix_bf16_shardFirst_world4 + mix_bf16_shard_world4 * 2,
-              "shard: the shard of mix.{i}/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_gatheredBytes_world4 == world4 * mix_bf16frozen_shard_world4 * 2,
-              "topology.world: the gathered copy of mix.{i}/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_blockOffset_world4 == mix_f16_blockOffset_world4 + mix_f16_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_bf16frozen_blockOffset_world4 + mix_bf16frozen_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bf16/frozen; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/f8e4m3, in bytes from the start of an arena.
-constexpr long long mix_f8e4m3_shardFirst_world4 = 0;  // bytes into shards of f8e4m3; its start; shard
-constexpr long long mix_f8e4m3_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f8e4m3_blockOffset_world4 = 384;  // bytes into the block's slot, of its gathered copy; mix_bf16frozen_blockOffset_world4 + mix_bf16frozen_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_f8e4m3_shardOffset_world4(long long i) { return mix_f8e4m3_shardFirst_world4 + i * mix_shardsF8e4m3Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f8e4m3_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_f8e4m3_blockOffset_world4; }
-static_assert(mix_f8e4m3_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/f8e4m3 starts where the part before it in the arena of shards of f8e4m3 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_gatheredBytes_world4 == world4 * mix_f8e4m3_shard_world4 * 1,
-              "topology.world: the gathered copy of mix.{i}/f8e4m3 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_blockOffset_world4 == mix_bf16frozen_blockOffset_world4 + mix_bf16frozen_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/f8e4m3 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_f8e4m3_blockOffset_world4 + mix_f8e4m3_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f8e4m3; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/f8e5m2, in bytes from the start of an arena.
-constexpr long long mix_f8e5m2_shardFirst_world4 = 0;  // bytes into shards of f8e5m2; its start; shard
-constexpr long long mix_f8e5m2_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f8e5m2_blockOffset_world4 = 448;  // bytes into the block's slot, of its gathered copy; mix_f8e4m3_blockOffset_world4 + mix_f8e4m3_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_f8e5m2_shardOffset_world4(long long i) { return mix_f8e5m2_shardFirst_world4 + i * mix_shardsF8e5m2Stride_world4; }
-SHARDGEN_FUNCTION long long mix_f8e5m2_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_f8e5m2_blockOffset_world4; }
-static_assert(mix_f8e5m2_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/f8e5m2 starts where the part before it in the arena of shards of f8e5m2 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_gatheredBytes_world4 == world4 * mix_f8e5m2_shard_world4 * 1,
-              "topology.world: the gathered copy of mix.{i}/f8e5m2 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_blockOffset_world4 == mix_f8e4m3_blockOffset_world4 + mix_f8e4m3_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/f8e5m2 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_f8e5m2_blockOffset_world4 + mix_f8e5m2_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f8e5m2; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/i64, in bytes from the start of an arena.
-constexpr long long mix_i64_shardFirst_world4 = 0;  // bytes into shards of i64; its start; shard
-constexpr long long mix_i64_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i64_blockOffset_world4 = 512;  // bytes into the block's slot, of its gathered copy; mix_f8e5m2_blockOffset_world4 + mix_f8e5m2_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_i64_shardOffset_world4(long long i) { return mix_i64_shardFirst_world4 + i * mix_shardsI64Stride_world4; }
-SHARDGEN_FUNCTION long long mix_i64_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_i64_blockOffset_world4; }
-static_assert(mix_i64_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/i64 starts where the part before it in the arena of shards of i64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_gatheredBytes_world4 == world4 * mix_i64_shard_world4 * 8,
-              "topology.world: the gathered copy of mix.{i}/i64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_blockOffset_world4 == mix_f8e5m2_blockOffset_world4 + mix_f8e5m2_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/i64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_i64_blockOffset_world4 + mix_i64_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/i32, in bytes from the start of an arena.
-constexpr long long mix_i32_shardFirst_world4 = 0;  // bytes into shards of i32; its start; shard
-constexpr long long mix_i32_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i32_blockOffset_world4 = 576;  // bytes into the block's slot, of its gathered copy; mix_i64_blockOffset_world4 + mix_i64_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_i32_shardOffset_world4(long long i) { return mix_i32_shardFirst_world4 + i * mix_shardsI32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_i32_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_i32_blockOffset_world4; }
-static_assert(mix_i32_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/i32 starts where the part before it in the arena of shards of i32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_gatheredBytes_world4 == world4 * mix_i32_shard_world4 * 4,
-              "topology.world: the gathered copy of mix.{i}/i32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_blockOffset_world4 == mix_i64_blockOffset_world4 + mix_i64_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/i32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_i32_blockOffset_world4 + mix_i32_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/i16, in bytes from the start of an arena.
-constexpr long long mix_i16_shardFirst_world4 = 0;  // bytes into shards of i16; its start; shard
-constexpr long long mix_i16_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i16_blockOffset_world4 = 640;  // bytes into the block's slot, of its gathered copy; mix_i32_blockOffset_world4 + mix_i32_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_i16_shardOffset_world4(long long i) { return mix_i16_shardFirst_world4 + i * mix_shardsI16Stride_world4; }
-SHARDGEN_FUNCTION long long mix_i16_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_i16_blockOffset_world4; }
-static_assert(mix_i16_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/i16 starts where the part before it in the arena of shards of i16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_gatheredBytes_world4 == world4 * mix_i16_shard_world4 * 2,
-              "topology.world: the gathered copy of mix.{i}/i16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_blockOffset_world4 == mix_i32_blockOffset_world4 + mix_i32_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/i16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_i16_blockOffset_world4 + mix_i16_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/i8, in bytes from the start of an arena.
-constexpr long long mix_i8_shardFirst_world4 = 0;  // bytes into shards of i8; its start; shard
-constexpr long long mix_i8_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i8_blockOffset_world4 = 704;  // bytes into the block's slot, of its gathered copy; mix_i16_blockOffset_world4 + mix_i16_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_i8_shardOffset_world4(long long i) { return mix_i8_shardFirst_world4 + i * mix_shardsI8Stride_world4; }
-SHARDGEN_FUNCTION long long mix_i8_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_i8_blockOffset_world4; }
-static_assert(mix_i8_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/i8 starts where the part before it in the arena of shards of i8 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_gatheredBytes_world4 == world4 * mix_i8_shard_world4 * 1,
-              "topology.world: the gathered copy of mix.{i}/i8 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_blockOffset_world4 == mix_i16_blockOffset_world4 + mix_i16_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/i8 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_i8_blockOffset_world4 + mix_i8_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i8; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/u64, in bytes from the start of an arena.
-constexpr long long mix_u64_shardFirst_world4 = 0;  // bytes into shards of u64; its start; shard
-constexpr long long mix_u64_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u64_blockOffset_world4 = 768;  // bytes into the block's slot, of its gathered copy; mix_i8_blockOffset_world4 + mix_i8_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_u64_shardOffset_world4(long long i) { return mix_u64_shardFirst_world4 + i * mix_shardsU64Stride_world4; }
-SHARDGEN_FUNCTION long long mix_u64_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_u64_blockOffset_world4; }
-static_assert(mix_u64_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/u64 starts where the part before it in the arena of shards of u64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_gatheredBytes_world4 == world4 * mix_u64_shard_world4 * 8,
-              "topology.world: the gathered copy of mix.{i}/u64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_blockOffset_world4 == mix_i8_blockOffset_world4 + mix_i8_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/u64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_u64_blockOffset_world4 + mix_u64_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/u32, in bytes from the start of an arena.
-constexpr long long mix_u32_shardFirst_world4 = 0;  // bytes into shards of u32; its start; shard
-constexpr long long mix_u32_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u32_blockOffset_world4 = 832;  // bytes into the block's slot, of its gathered copy; mix_u64_blockOffset_world4 + mix_u64_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_u32_shardOffset_world4(long long i) { return mix_u32_shardFirst_world4 + i * mix_shardsU32Stride_world4; }
-SHARDGEN_FUNCTION long long mix_u32_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_u32_blockOffset_world4; }
-static_assert(mix_u32_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/u32 starts where the part before it in the arena of shards of u32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_gatheredBytes_world4 == world4 * mix_u32_shard_world4 * 4,
-              "topology.world: the gathered copy of mix.{i}/u32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_blockOffset_world4 == mix_u64_blockOffset_world4 + mix_u64_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/u32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_u32_blockOffset_world4 + mix_u32_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/u16, in bytes from the start of an arena.
-constexpr long long mix_u16_shardFirst_world4 = 0;  // bytes into shards of u16; its start; shard
-constexpr long long mix_u16_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u16_blockOffset_world4 = 896;  // bytes into the block's slot, of its gathered copy; mix_u32_blockOffset_world4 + mix_u32_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_u16_shardOffset_world4(long long i) { return mix_u16_shardFirst_world4 + i * mix_shardsU16Stride_world4; }
-SHARDGEN_FUNCTION long long mix_u16_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_u16_blockOffset_world4; }
-static_assert(mix_u16_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/u16 starts where the part before it in the arena of shards of u16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_gatheredBytes_world4 == world4 * mix_u16_shard_world4 * 2,
-              "topology.world: the gathered copy of mix.{i}/u16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_blockOffset_world4 == mix_u32_blockOffset_world4 + mix_u32_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/u16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_u16_blockOffset_world4 + mix_u16_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/u8, in bytes from the start of an arena.
-constexpr long long mix_u8_shardFirst_world4 = 0;  // bytes into shards of u8; its start; shard
-constexpr long long mix_u8_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u8_blockOffset_world4 = 960;  // bytes into the block's slot, of its gathered copy; mix_u16_blockOffset_world4 + mix_u16_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_u8_shardOffset_world4(long long i) { return mix_u8_shardFirst_world4 + i * mix_shardsU8Stride_world4; }
-SHARDGEN_FUNCTION long long mix_u8_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_u8_blockOffset_world4; }
-static_assert(mix_u8_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/u8 starts where the part before it in the arena of shards of u8 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_gatheredBytes_world4 == world4 * mix_u8_shard_world4 * 1,
-              "topology.world: the gathered copy of mix.{i}/u8 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_blockOffset_world4 == mix_u16_blockOffset_world4 + mix_u16_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/u8 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_u8_blockOffset_world4 + mix_u8_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u8; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: where a rank has bucket mix.{i}/bool, in bytes from the start of an arena.
-constexpr long long mix_bool_shardFirst_world4 = 0;  // bytes into shards of bool; its start; shard
-constexpr long long mix_bool_gatheredBytes_world4 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bool_blockOffset_world4 = 1024;  // bytes into the block's slot, of its gathered copy; mix_u8_blockOffset_world4 + mix_u8_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long mix_bool_shardOffset_world4(long long i) { return mix_bool_shardFirst_world4 + i * mix_shardsBoolStride_world4; }
-SHARDGEN_FUNCTION long long mix_bool_slotOffset_world4(long long i) { return slotStartWorld4((mix_position + i) % maxLive) + mix_bool_blockOffset_world4; }
-static_assert(mix_bool_shardFirst_world4 == 0,
-              "shard: the shard of mix.{i}/bool starts where the part before it in the arena of shards of bool ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_gatheredBytes_world4 == world4 * mix_bool_shard_world4 * 1,
-              "topology.world: the gathered copy of mix.{i}/bool is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_blockOffset_world4 == mix_u8_blockOffset_world4 + mix_u8_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of mix.{i}/bool starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld4(mix_position % maxLive) >= mix_bool_blockOffset_world4 + mix_bool_gatheredBytes_world4,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bool; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld4.
-constexpr long long mix_f64_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of mix.{i}/f64; its start; gradients.slots
-constexpr long long mix_f32_gradientOffset_world4 = 128;  // bytes into a gradient buffer, of mix.{i}/f32; mix_f64_gradientOffset_world4 + mix_f64_gatheredBytes_world4; gradients.slots
-constexpr long long mix_bf16_gradientOffset_world4 = 192;  // bytes into a gradient buffer, of mix.{i}/bf16; mix_f32_gradientOffset_world4 + mix_f32_gatheredBytes_world4; gradients.slots
-constexpr long long mix_f16_gradientOffset_world4 = 256;  // bytes into a gradient buffer, of mix.{i}/f16; mix_bf16_gradientOffset_world4 + mix_bf16_gatheredBytes_world4; gradients.slots
-constexpr long long mix_gradientBytes_world4 = 320;  // bytes of all gradients of a block mix.{i}; mix_f16_gradientOffset_world4 + mix_f16_gatheredBytes_world4; gradients.slots
-constexpr long long gradientBufferBytesWorld4 = 320;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(mix_f64_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of mix.{i}/f64 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gradientOffset_world4 == mix_f64_gradientOffset_world4 + mix_f64_gatheredBytes_world4,
-              "gradients.slots: the gradient of mix.{i}/f32 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gradientOffset_world4 == mix_f32_gradientOffset_world4 + mix_f32_gatheredBytes_world4,
-              "gradients.slots: the gradient of mix.{i}/bf16 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gradientOffset_world4 == mix_bf16_gradientOffset_world4 + mix_bf16_gatheredBytes_world4,
-              "gradients.slots: the gradient of mix.{i}/f16 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientBytes_world4 == mix_f16_gradientOffset_world4 + mix_f16_gatheredBytes_world4,
-              "gradients.slots: the gradients of block mix.{i} end where the last of them does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientBufferBytesWorld4 == larger(0, mix_gradientBytes_world4),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld4 = 64;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld4 = 32;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld4 = 16;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld4 == roundUp(larger(larger(0, mix_f32_shard_world4 * 2 * world4), mix_f16_shard_world4 * 2 * world4), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(wireShardBytesWorld4 == roundUp(larger(larger(larger(larger(0, mix_f64_shard_world4 * 8), mix_f32_shard_world4 * 2), mix_bf16_shard_world4 * 2), mix_f16_shard_world4 * 2), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: the arenas, which are all that Open allocates.
-constexpr long long shardsF64BytesWorld4 = 64;  // bytes of the arena of shards of f64; topology.world
-constexpr long long shardsF32BytesWorld4 = 32;  // bytes of the arena of shards of f32; topology.world
-constexpr long long shardsBf16BytesWorld4 = 64;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long shardsF16BytesWorld4 = 32;  // bytes of the arena of shards of f16; topology.world
-constexpr long long shardsF8e4m3BytesWorld4 = 32;  // bytes of the arena of shards of f8e4m3; topology.world
-constexpr long long shardsF8e5m2BytesWorld4 = 32;  // bytes of the arena of shards of f8e5m2; topology.world
-constexpr long long shardsI8BytesWorld4 = 32;  // bytes of the arena of shards of i8; topology.world
-constexpr long long shardsI16BytesWorld4 = 32;  // bytes of the arena of shards of i16; topology.world
-constexpr long long shardsI32BytesWorld4 = 32;  // bytes of the arena of shards of i32; topology.world
-constexpr long long shardsI64BytesWorld4 = 32;  // bytes of the arena of shards of i64; topology.world
-constexpr long long shardsU8BytesWorld4 = 32;  // bytes of the arena of shards of u8; topology.world
-constexpr long long shardsU16BytesWorld4 = 32;  // bytes of the arena of shards of u16; topology.world
-constexpr long long shardsU32BytesWorld4 = 32;  // bytes of the arena of shards of u32; topology.world
-constexpr long long shardsU64BytesWorld4 = 32;  // bytes of the arena of shards of u64; topology.world
-constexpr long long shardsBoolBytesWorld4 = 32;  // bytes of the arena of shards of bool; topology.world
-constexpr long long mastersF32BytesWorld4 = 128;  // bytes of the arena of masters of f32; topology.world
-constexpr long long momentsF64BytesWorld4 = 128;  // bytes of the arena of moments of f64; topology.world
-constexpr long long momentsF32BytesWorld4 = 320;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF64BytesWorld4 = 64;  // bytes of the arena of gradient shards of f64; topology.world
-constexpr long long gradientShardsF32BytesWorld4 = 160;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld4 = 2176;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld4 = 640;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld4 = 96;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld4 = 80;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF64BytesWorld4 == mix_f64_shardFirst_world4 + MixLen * mix_shardsF64Stride_world4,
-              "topology.world: the arena of shards of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF32BytesWorld4 == mix_f32_shardFirst_world4 + MixLen * mix_shardsF32Stride_world4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsBf16BytesWorld4 == mix_bf16_shardFirst_world4 + MixLen * mix_shardsBf16Stride_world4,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF16BytesWorld4 == mix_f16_shardFirst_world4 + MixLen * mix_shardsF16Stride_world4,
-              "topology.world: the arena of shards of f16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF8e4m3BytesWorld4 == mix_f8e4m3_shardFirst_world4 + MixLen * mix_shardsF8e4m3Stride_world4,
-              "topology.world: the arena of shards of f8e4m3 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF8e5m2BytesWorld4 == mix_f8e5m2_shardFirst_world4 + MixLen * mix_shardsF8e5m2Stride_world4,
-              "topology.world: the arena of shards of f8e5m2 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI8BytesWorld4 == mix_i8_shardFirst_world4 + MixLen * mix_shardsI8Stride_world4,
-              "topology.world: the arena of shards of i8 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI16BytesWorld4 == mix_i16_shardFirst_world4 + MixLen * mix_shardsI16Stride_world4,
-              "topology.world: the arena of shards of i16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI32BytesWorld4 == mix_i32_shardFirst_world4 + MixLen * mix_shardsI32Stride_world4,
-              "topology.world: the arena of shards of i32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI64BytesWorld4 == mix_i64_shardFirst_world4 + MixLen * mix_shardsI64Stride_world4,
-              "topology.world: the arena of shards of i64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU8BytesWorld4 == mix_u8_shardFirst_world4 + MixLen * mix_shardsU8Stride_world4,
-              "topology.world: the arena of shards of u8 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU16BytesWorld4 == mix_u16_shardFirst_world4 + MixLen * mix_shardsU16Stride_world4,
-              "topology.world: the arena of shards of u16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU32BytesWorld4 == mix_u32_shardFirst_world4 + MixLen * mix_shardsU32Stride_world4,
-              "topology.world: the arena of shards of u32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU64BytesWorld4 == mix_u64_shardFirst_world4 + MixLen * mix_shardsU64Stride_world4,
-              "topology.world: the arena of shards of u64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsBoolBytesWorld4 == mix_bool_shardFirst_world4 + MixLen * mix_shardsBoolStride_world4,
-              "topology.world: the arena of shards of bool ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mastersF32BytesWorld4 == mix_bf16_masterFirst_world4 + MixLen * mix_mastersF32Stride_world4,
-              "topology.world: the arena of masters of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(momentsF64BytesWorld4 == mix_f64_moment1First_world4 + MixLen * mix_momentsF64Stride_world4,
-              "topology.world: the arena of moments of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(momentsF32BytesWorld4 == mix_f32_moment1First_world4 + MixLen * mix_momentsF32Stride_world4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientShardsF64BytesWorld4 == mix_f64_gradientShardFirst_world4 + MixLen * mix_gradientShardsF64Stride_world4,
-              "topology.world: the arena of gradient shards of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientShardsF32BytesWorld4 == mix_f32_gradientShardFirst_world4 + MixLen * mix_gradientShardsF32Stride_world4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotsBytesWorld4 == slotStartWorld4(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientBuffersBytesWorld4 == gradientSlots * gradientBufferBytesWorld4,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(stagingBytesWorld4 == wireFullBytesWorld4 + wireShardBytesWorld4,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(scratchBytesWorld4 == partialsStart + partialsBytesWorld4,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(peakBytesWorld4 == shardsF64BytesWorld4 + shardsF32BytesWorld4 + shardsBf16BytesWorld4 + shardsF16BytesWorld4 + shardsF8e4m3BytesWorld4 + shardsF8e5m2BytesWorld4 + shardsI8BytesWorld4 + shardsI16BytesWorld4 + shardsI32BytesWorld4 + shardsI64BytesWorld4 + shardsU8BytesWorld4 + shardsU16BytesWorld4 + shardsU32BytesWorld4 + shardsU64BytesWorld4 + shardsBoolBytesWorld4 + mastersF32BytesWorld4 + momentsF64BytesWorld4 + momentsF32BytesWorld4 + gradientShardsF64BytesWorld4 + gradientShardsF32BytesWorld4 + slotsBytesWorld4 + gradientBuffersBytesWorld4 + stagingBytesWorld4 + scratchBytesWorld4,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 4: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld4(Visit visit) {
-  visit(ArenaPlace{"shards", "f64", shardsF64BytesWorld4});
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld4});
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld4});
-  visit(ArenaPlace{"shards", "f16", shardsF16BytesWorld4});
-  visit(ArenaPlace{"shards", "f8e4m3", shardsF8e4m3BytesWorld4});
-  visit(ArenaPlace{"shards", "f8e5m2", shardsF8e5m2BytesWorld4});
-  visit(ArenaPlace{"shards", "i8", shardsI8BytesWorld4});
-  visit(ArenaPlace{"shards", "i16", shardsI16BytesWorld4});
-  visit(ArenaPlace{"shards", "i32", shardsI32BytesWorld4});
-  visit(ArenaPlace{"shards", "i64", shardsI64BytesWorld4});
-  visit(ArenaPlace{"shards", "u8", shardsU8BytesWorld4});
-  visit(ArenaPlace{"shards", "u16", shardsU16BytesWorld4});
-  visit(ArenaPlace{"shards", "u32", shardsU32BytesWorld4});
-  visit(ArenaPlace{"shards", "u64", shardsU64BytesWorld4});
-  visit(ArenaPlace{"shards", "bool", shardsBoolBytesWorld4});
-  visit(ArenaPlace{"masters", "f32", mastersF32BytesWorld4});
-  visit(ArenaPlace{"moments", "f64", momentsF64BytesWorld4});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld4});
-  visit(ArenaPlace{"gradient shards", "f64", gradientShardsF64BytesWorld4});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld4});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld4});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld4});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld4});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld4});
-}
-template <class Visit>
-void eachBucketWorld4(Visit visit) {
-  for (long long i = 0; i < MixLen; i++) {
-    visit(BucketPlace{"mix.{i}/f64", i, mix_f64_shard_world4, mix_f64_shardOffset_world4(i), -1, mix_f64_moment1Offset_world4(i), mix_f64_moment2Offset_world4(i), mix_f64_gradientShardOffset_world4(i), mix_f64_slotOffset_world4(i), mix_f64_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/f32", i, mix_f32_shard_world4, mix_f32_shardOffset_world4(i), -1, mix_f32_moment1Offset_world4(i), mix_f32_moment2Offset_world4(i), mix_f32_gradientShardOffset_world4(i), mix_f32_slotOffset_world4(i), mix_f32_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/bf16", i, mix_bf16_shard_world4, mix_bf16_shardOffset_world4(i), mix_bf16_masterOffset_world4(i), mix_bf16_moment1Offset_world4(i), mix_bf16_moment2Offset_world4(i), mix_bf16_gradientShardOffset_world4(i), mix_bf16_slotOffset_world4(i), mix_bf16_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/f16", i, mix_f16_shard_world4, mix_f16_shardOffset_world4(i), mix_f16_masterOffset_world4(i), mix_f16_moment1Offset_world4(i), mix_f16_moment2Offset_world4(i), mix_f16_gradientShardOffset_world4(i), mix_f16_slotOffset_world4(i), mix_f16_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/bf16/frozen", i, mix_bf16frozen_shard_world4, mix_bf16frozen_shardOffset_world4(i), -1, -1, -1, -1, mix_bf16frozen_slotOffset_world4(i), mix_bf16frozen_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/f8e4m3", i, mix_f8e4m3_shard_world4, mix_f8e4m3_shardOffset_world4(i), -1, -1, -1, -1, mix_f8e4m3_slotOffset_world4(i), mix_f8e4m3_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/f8e5m2", i, mix_f8e5m2_shard_world4, mix_f8e5m2_shardOffset_world4(i), -1, -1, -1, -1, mix_f8e5m2_slotOffset_world4(i), mix_f8e5m2_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/i64", i, mix_i64_shard_world4, mix_i64_shardOffset_world4(i), -1, -1, -1, -1, mix_i64_slotOffset_world4(i), mix_i64_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/i32", i, mix_i32_shard_world4, mix_i32_shardOffset_world4(i), -1, -1, -1, -1, mix_i32_slotOffset_world4(i), mix_i32_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/i16", i, mix_i16_shard_world4, mix_i16_shardOffset_world4(i), -1, -1, -1, -1, mix_i16_slotOffset_world4(i), mix_i16_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/i8", i, mix_i8_shard_world4, mix_i8_shardOffset_world4(i), -1, -1, -1, -1, mix_i8_slotOffset_world4(i), mix_i8_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/u64", i, mix_u64_shard_world4, mix_u64_shardOffset_world4(i), -1, -1, -1, -1, mix_u64_slotOffset_world4(i), mix_u64_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/u32", i, mix_u32_shard_world4, mix_u32_shardOffset_world4(i), -1, -1, -1, -1, mix_u32_slotOffset_world4(i), mix_u32_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/u16", i, mix_u16_shard_world4, mix_u16_shardOffset_world4(i), -1, -1, -1, -1, mix_u16_slotOffset_world4(i), mix_u16_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/u8", i, mix_u8_shard_world4, mix_u8_shardOffset_world4(i), -1, -1, -1, -1, mix_u8_slotOffset_world4(i), mix_u8_gatheredBytes_world4});
-    visit(BucketPlace{"mix.{i}/bool", i, mix_bool_shard_world4, mix_bool_shardOffset_world4(i), -1, -1, -1, -1, mix_bool_slotOffset_world4(i), mix_bool_gatheredBytes_world4});
-  }
-}
-template <class Visit>
-void eachGradientWorld4(Visit visit) {
-  for (long long i = 0; i < MixLen; i++) {
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f64", mix_f64_gradientOffset_world4, mix_f64_gatheredBytes_world4});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f32", mix_f32_gradientOffset_world4, mix_f32_gatheredBytes_world4});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/bf16", mix_bf16_gradientOffset_world4, mix_bf16_gatheredBytes_world4});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f16", mix_f16_gradientOffset_world4, mix_f16_gatheredBytes_world4});
-  }
-}
-
-// World 8: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld8 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld8 = 2048;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld8 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld8(long long) { return slotRun0BytesWorld8; }
-SHARDGEN_FUNCTION long long slotStartWorld8(long long slot) { return slotRun0StartWorld8 + (slot - slotRun0FirstWorld8) * slotRun0BytesWorld8; }
-static_assert(slotRun0FirstWorld8 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotRun0StartWorld8 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: bytes from one instance of mix.{i} to the next.
-constexpr long long mix_shardsF64Stride_world8 = 16;  // bytes of shards of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_gradientShardsF64Stride_world8 = 16;  // bytes of gradient shards of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_momentsF64Stride_world8 = 32;  // bytes of moments of f64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF32Stride_world8 = 16;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_gradientShardsF32Stride_world8 = 80;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_momentsF32Stride_world8 = 160;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsBf16Stride_world8 = 32;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long mix_mastersF32Stride_world8 = 64;  // bytes of masters of f32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF16Stride_world8 = 16;  // bytes of shards of f16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF8e4m3Stride_world8 = 16;  // bytes of shards of f8e4m3; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsF8e5m2Stride_world8 = 16;  // bytes of shards of f8e5m2; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI64Stride_world8 = 16;  // bytes of shards of i64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI32Stride_world8 = 16;  // bytes of shards of i32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI16Stride_world8 = 16;  // bytes of shards of i16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsI8Stride_world8 = 16;  // bytes of shards of i8; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU64Stride_world8 = 16;  // bytes of shards of u64; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU32Stride_world8 = 16;  // bytes of shards of u32; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU16Stride_world8 = 16;  // bytes of shards of u16; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsU8Stride_world8 = 16;  // bytes of shards of u8; what an instance has of them; blocks.repeat
-constexpr long long mix_shardsBoolStride_world8 = 16;  // bytes of shards of bool; what an instance has of them; blocks.repeat
-static_assert(mix_shardsF64Stride_world8 == mix_f64_shard_world8 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientShardsF64Stride_world8 == mix_f64_shard_world8 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of gradient shards of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_momentsF64Stride_world8 == mix_f64_shard_world8 * 8 + mix_f64_shard_world8 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of moments of f64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF32Stride_world8 == mix_f32_shard_world8 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientShardsF32Stride_world8 == mix_f32_shard_world8 * 4 + mix_bf16_shard_world8 * 4 + mix_f16_shard_world8 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_momentsF32Stride_world8 == mix_f32_shard_world8 * 4 + mix_f32_shard_world8 * 4 + mix_bf16_shard_world8 * 4 + mix_bf16_shard_world8 * 4 + mix_f16_shard_world8 * 4 + mix_f16_shard_world8 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsBf16Stride_world8 == mix_bf16_shard_world8 * 2 + mix_bf16frozen_shard_world8 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_mastersF32Stride_world8 == mix_bf16_shard_world8 * 4 + mix_f16_shard_world8 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of masters of f32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF16Stride_world8 == mix_f16_shard_world8 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF8e4m3Stride_world8 == mix_f8e4m3_shard_world8 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f8e4m3; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsF8e5m2Stride_world8 == mix_f8e5m2_shard_world8 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of f8e5m2; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI64Stride_world8 == mix_i64_shard_world8 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI32Stride_world8 == mix_i32_shard_world8 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI16Stride_world8 == mix_i16_shard_world8 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsI8Stride_world8 == mix_i8_shard_world8 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of i8; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU64Stride_world8 == mix_u64_shard_world8 * 8,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u64; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU32Stride_world8 == mix_u32_shard_world8 * 4,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u32; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU16Stride_world8 == mix_u16_shard_world8 * 2,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u16; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsU8Stride_world8 == mix_u8_shard_world8 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of u8; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_shardsBoolStride_world8 == mix_bool_shard_world8 * 1,
-              "blocks.repeat: an instance of mix.{i} follows all that the one before has in the arena of shards of bool; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/f64, in bytes from the start of an arena.
-constexpr long long mix_f64_shardFirst_world8 = 0;  // bytes into shards of f64; its start; shard
-constexpr long long mix_f64_gradientShardFirst_world8 = 0;  // bytes into gradient shards of f64; its start; gradients
-constexpr long long mix_f64_moment1First_world8 = 0;  // bytes into moments of f64; its start; optimizer
-constexpr long long mix_f64_moment2First_world8 = 16;  // bytes into moments of f64; mix_f64_moment1First_world8 + mix_f64_shard_world8 * 8; optimizer
-constexpr long long mix_f64_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f64_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long mix_f64_shardOffset_world8(long long i) { return mix_f64_shardFirst_world8 + i * mix_shardsF64Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f64_gradientShardOffset_world8(long long i) { return mix_f64_gradientShardFirst_world8 + i * mix_gradientShardsF64Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f64_moment1Offset_world8(long long i) { return mix_f64_moment1First_world8 + i * mix_momentsF64Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f64_moment2Offset_world8(long long i) { return mix_f64_moment2First_world8 + i * mix_momentsF64Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f64_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_f64_blockOffset_world8; }
-static_assert(mix_f64_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/f64 starts where the part before it in the arena of shards of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_gradientShardFirst_world8 == 0,
-              "gradients: the gradient shard of mix.{i}/f64 starts where the part before it in the arena of gradient shards of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_moment1First_world8 == 0,
-              "optimizer: the moment1 of mix.{i}/f64 starts where the part before it in the arena of moments of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_moment2First_world8 == mix_f64_moment1First_world8 + mix_f64_shard_world8 * 8,
-              "optimizer: the moment2 of mix.{i}/f64 starts where the part before it in the arena of moments of f64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_gatheredBytes_world8 == world8 * mix_f64_shard_world8 * 8,
-              "topology.world: the gathered copy of mix.{i}/f64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f64_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of mix.{i}/f64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_f64_blockOffset_world8 + mix_f64_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/f32, in bytes from the start of an arena.
-constexpr long long mix_f32_shardFirst_world8 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long mix_f32_gradientShardFirst_world8 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long mix_f32_moment1First_world8 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long mix_f32_moment2First_world8 = 16;  // bytes into moments of f32; mix_f32_moment1First_world8 + mix_f32_shard_world8 * 4; optimizer
-constexpr long long mix_f32_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f32_blockOffset_world8 = 128;  // bytes into the block's slot, of its gathered copy; mix_f64_blockOffset_world8 + mix_f64_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_f32_shardOffset_world8(long long i) { return mix_f32_shardFirst_world8 + i * mix_shardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f32_gradientShardOffset_world8(long long i) { return mix_f32_gradientShardFirst_world8 + i * mix_gradientShardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f32_moment1Offset_world8(long long i) { return mix_f32_moment1First_world8 + i * mix_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f32_moment2Offset_world8(long long i) { return mix_f32_moment2First_world8 + i * mix_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f32_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_f32_blockOffset_world8; }
-static_assert(mix_f32_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gradientShardFirst_world8 == 0,
-              "gradients: the gradient shard of mix.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_moment1First_world8 == 0,
-              "optimizer: the moment1 of mix.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_moment2First_world8 == mix_f32_moment1First_world8 + mix_f32_shard_world8 * 4,
-              "optimizer: the moment2 of mix.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gatheredBytes_world8 == world8 * mix_f32_shard_world8 * 4,
-              "topology.world: the gathered copy of mix.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_blockOffset_world8 == mix_f64_blockOffset_world8 + mix_f64_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_f32_blockOffset_world8 + mix_f32_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/bf16, in bytes from the start of an arena.
-constexpr long long mix_bf16_shardFirst_world8 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long mix_bf16_gradientShardFirst_world8 = 16;  // bytes into gradient shards of f32; mix_f32_gradientShardFirst_world8 + mix_f32_shard_world8 * 4; gradients
-constexpr long long mix_bf16_masterFirst_world8 = 0;  // bytes into masters of f32; its start; optimizer.master
-constexpr long long mix_bf16_moment1First_world8 = 32;  // bytes into moments of f32; mix_f32_moment2First_world8 + mix_f32_shard_world8 * 4; optimizer
-constexpr long long mix_bf16_moment2First_world8 = 64;  // bytes into moments of f32; mix_bf16_moment1First_world8 + mix_bf16_shard_world8 * 4; optimizer
-constexpr long long mix_bf16_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bf16_blockOffset_world8 = 256;  // bytes into the block's slot, of its gathered copy; mix_f32_blockOffset_world8 + mix_f32_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_bf16_shardOffset_world8(long long i) { return mix_bf16_shardFirst_world8 + i * mix_shardsBf16Stride_world8; }
-SHARDGEN_FUNCTION long long mix_bf16_gradientShardOffset_world8(long long i) { return mix_bf16_gradientShardFirst_world8 + i * mix_gradientShardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_bf16_masterOffset_world8(long long i) { return mix_bf16_masterFirst_world8 + i * mix_mastersF32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_bf16_moment1Offset_world8(long long i) { return mix_bf16_moment1First_world8 + i * mix_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_bf16_moment2Offset_world8(long long i) { return mix_bf16_moment2First_world8 + i * mix_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_bf16_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_bf16_blockOffset_world8; }
-static_assert(mix_bf16_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gradientShardFirst_world8 == mix_f32_gradientShardFirst_world8 + mix_f32_shard_world8 * 4,
-              "gradients: the gradient shard of mix.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_masterFirst_world8 == 0,
-              "optimizer.master: the master of mix.{i}/bf16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_moment1First_world8 == mix_f32_moment2First_world8 + mix_f32_shard_world8 * 4,
-              "optimizer: the moment1 of mix.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_moment2First_world8 == mix_bf16_moment1First_world8 + mix_bf16_shard_world8 * 4,
-              "optimizer: the moment2 of mix.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gatheredBytes_world8 == world8 * mix_bf16_shard_world8 * 2,
-              "topology.world: the gathered copy of mix.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_blockOffset_world8 == mix_f32_blockOffset_world8 + mix_f32_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_bf16_blockOffset_world8 + mix_bf16_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bf16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/f16, in bytes from the start of an arena.
-constexpr long long mix_f16_shardFirst_world8 = 0;  // bytes into shards of f16; its start; shard
-constexpr long long mix_f16_gradientShardFirst_world8 = 48;  // bytes into gradient shards of f32; mix_bf16_gradientShardFirst_world8 + mix_bf16_shard_world8 * 4; gradients
-constexpr long long mix_f16_masterFirst_world8 = 32;  // bytes into masters of f32; mix_bf16_masterFirst_world8 + mix_bf16_shard_world8 * 4; optimizer.master
-constexpr long long mix_f16_moment1First_world8 = 96;  // bytes into moments of f32; mix_bf16_moment2First_world8 + mix_bf16_shard_world8 * 4; optimizer
-constexpr long long mix_f16_moment2First_world8 = 128;  // bytes into moments of f32; mix_f16_moment1First_world8 + mix_f16_shard_world8 * 4; optimizer
-constexpr long long mix_f16_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f16_blockOffset_world8 = 384;  // bytes into the block's slot, of its gathered copy; mix_bf16_blockOffset_world8 + mix_bf16_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_f16_shardOffset_world8(long long i) { return mix_f16_shardFirst_world8 + i * mix_shardsF16Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f16_gradientShardOffset_world8(long long i) { return mix_f16_gradientShardFirst_world8 + i * mix_gradientShardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f16_masterOffset_world8(long long i) { return mix_f16_masterFirst_world8 + i * mix_mastersF32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f16_moment1Offset_world8(long long i) { return mix_f16_moment1First_world8 + i * mix_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f16_moment2Offset_world8(long long i) { return mix_f16_moment2First_world8 + i * mix_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f16_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_f16_blockOffset_world8; }
-static_assert(mix_f16_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/f16 starts where the part before it in the arena of shards of f16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gradientShardFirst_world8 == mix_bf16_gradientShardFirst_world8 + mix_bf16_shard_world8 * 4,
-              "gradients: the gradient shard of mix.{i}/f16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_masterFirst_world8 == mix_bf16_masterFirst_world8 + mix_bf16_shard_world8 * 4,
-              "optimizer.master: the master of mix.{i}/f16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_moment1First_world8 == mix_bf16_moment2First_world8 + mix_bf16_shard_world8 * 4,
-              "optimizer: the moment1 of mix.{i}/f16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_moment2First_world8 == mix_f16_moment1First_world8 + mix_f16_shard_world8 * 4,
-              "optimizer: the moment2 of mix.{i}/f16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gatheredBytes_world8 == world8 * mix_f16_shard_world8 * 2,
-              "topology.world: the gathered copy of mix.{i}/f16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_blockOffset_world8 == mix_bf16_blockOffset_world8 + mix_bf16_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/f16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_f16_blockOffset_world8 + mix_f16_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/bf16/frozen, in bytes from the start of an arena.
-constexpr long long mix_bf16frozen_shardFirst_world8 = 16;  // bytes into shards of bf16; mix_bf16_shardFirst_world8 + mix_bf16_shard_world8 * 2; shard
-constexpr long long mix_bf16frozen_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bf16frozen_blockOffset_world8 = 512;  // bytes into the block's slot, of its gathered copy; mix_f16_blockOffset_world8 + mix_f16_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_bf16frozen_shardOffset_world8(long long i) { return mix_bf16frozen_shardFirst_world8 + i * mix_shardsBf16Stride_world8; }
-SHARDGEN_FUNCTION long long mix_bf16frozen_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_bf16frozen_blockOffset_world8; }
-static_assert(mix_bf16frozen_shardFirst_world8 == mix_bf16_shardFirst_world8 + mix_bf16_shard_world8 * 2,
-              "shard: the shard of mix.{i}/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_gatheredBytes_world8 == world8 * mix_bf16frozen_shard_world8 * 2,
-              "topology.world: the gathered copy of mix.{i}/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16frozen_blockOffset_world8 == mix_f16_blockOffset_world8 + mix_f16_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_bf16frozen_blockOffset_world8 + mix_bf16frozen_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bf16/frozen; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/f8e4m3, in bytes from the start of an arena.
-constexpr long long mix_f8e4m3_shardFirst_world8 = 0;  // bytes into shards of f8e4m3; its start; shard
-constexpr long long mix_f8e4m3_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f8e4m3_blockOffset_world8 = 640;  // bytes into the block's slot, of its gathered copy; mix_bf16frozen_blockOffset_world8 + mix_bf16frozen_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_f8e4m3_shardOffset_world8(long long i) { return mix_f8e4m3_shardFirst_world8 + i * mix_shardsF8e4m3Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f8e4m3_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_f8e4m3_blockOffset_world8; }
-static_assert(mix_f8e4m3_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/f8e4m3 starts where the part before it in the arena of shards of f8e4m3 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_gatheredBytes_world8 == world8 * mix_f8e4m3_shard_world8 * 1,
-              "topology.world: the gathered copy of mix.{i}/f8e4m3 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e4m3_blockOffset_world8 == mix_bf16frozen_blockOffset_world8 + mix_bf16frozen_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/f8e4m3 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_f8e4m3_blockOffset_world8 + mix_f8e4m3_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f8e4m3; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/f8e5m2, in bytes from the start of an arena.
-constexpr long long mix_f8e5m2_shardFirst_world8 = 0;  // bytes into shards of f8e5m2; its start; shard
-constexpr long long mix_f8e5m2_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_f8e5m2_blockOffset_world8 = 768;  // bytes into the block's slot, of its gathered copy; mix_f8e4m3_blockOffset_world8 + mix_f8e4m3_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_f8e5m2_shardOffset_world8(long long i) { return mix_f8e5m2_shardFirst_world8 + i * mix_shardsF8e5m2Stride_world8; }
-SHARDGEN_FUNCTION long long mix_f8e5m2_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_f8e5m2_blockOffset_world8; }
-static_assert(mix_f8e5m2_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/f8e5m2 starts where the part before it in the arena of shards of f8e5m2 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_gatheredBytes_world8 == world8 * mix_f8e5m2_shard_world8 * 1,
-              "topology.world: the gathered copy of mix.{i}/f8e5m2 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f8e5m2_blockOffset_world8 == mix_f8e4m3_blockOffset_world8 + mix_f8e4m3_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/f8e5m2 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_f8e5m2_blockOffset_world8 + mix_f8e5m2_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/f8e5m2; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/i64, in bytes from the start of an arena.
-constexpr long long mix_i64_shardFirst_world8 = 0;  // bytes into shards of i64; its start; shard
-constexpr long long mix_i64_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i64_blockOffset_world8 = 896;  // bytes into the block's slot, of its gathered copy; mix_f8e5m2_blockOffset_world8 + mix_f8e5m2_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_i64_shardOffset_world8(long long i) { return mix_i64_shardFirst_world8 + i * mix_shardsI64Stride_world8; }
-SHARDGEN_FUNCTION long long mix_i64_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_i64_blockOffset_world8; }
-static_assert(mix_i64_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/i64 starts where the part before it in the arena of shards of i64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_gatheredBytes_world8 == world8 * mix_i64_shard_world8 * 8,
-              "topology.world: the gathered copy of mix.{i}/i64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i64_blockOffset_world8 == mix_f8e5m2_blockOffset_world8 + mix_f8e5m2_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/i64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_i64_blockOffset_world8 + mix_i64_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/i32, in bytes from the start of an arena.
-constexpr long long mix_i32_shardFirst_world8 = 0;  // bytes into shards of i32; its start; shard
-constexpr long long mix_i32_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i32_blockOffset_world8 = 1024;  // bytes into the block's slot, of its gathered copy; mix_i64_blockOffset_world8 + mix_i64_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_i32_shardOffset_world8(long long i) { return mix_i32_shardFirst_world8 + i * mix_shardsI32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_i32_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_i32_blockOffset_world8; }
-static_assert(mix_i32_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/i32 starts where the part before it in the arena of shards of i32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_gatheredBytes_world8 == world8 * mix_i32_shard_world8 * 4,
-              "topology.world: the gathered copy of mix.{i}/i32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i32_blockOffset_world8 == mix_i64_blockOffset_world8 + mix_i64_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/i32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_i32_blockOffset_world8 + mix_i32_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/i16, in bytes from the start of an arena.
-constexpr long long mix_i16_shardFirst_world8 = 0;  // bytes into shards of i16; its start; shard
-constexpr long long mix_i16_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i16_blockOffset_world8 = 1152;  // bytes into the block's slot, of its gathered copy; mix_i32_blockOffset_world8 + mix_i32_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_i16_shardOffset_world8(long long i) { return mix_i16_shardFirst_world8 + i * mix_shardsI16Stride_world8; }
-SHARDGEN_FUNCTION long long mix_i16_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_i16_blockOffset_world8; }
-static_assert(mix_i16_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/i16 starts where the part before it in the arena of shards of i16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_gatheredBytes_world8 == world8 * mix_i16_shard_world8 * 2,
-              "topology.world: the gathered copy of mix.{i}/i16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i16_blockOffset_world8 == mix_i32_blockOffset_world8 + mix_i32_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/i16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_i16_blockOffset_world8 + mix_i16_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/i8, in bytes from the start of an arena.
-constexpr long long mix_i8_shardFirst_world8 = 0;  // bytes into shards of i8; its start; shard
-constexpr long long mix_i8_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_i8_blockOffset_world8 = 1280;  // bytes into the block's slot, of its gathered copy; mix_i16_blockOffset_world8 + mix_i16_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_i8_shardOffset_world8(long long i) { return mix_i8_shardFirst_world8 + i * mix_shardsI8Stride_world8; }
-SHARDGEN_FUNCTION long long mix_i8_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_i8_blockOffset_world8; }
-static_assert(mix_i8_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/i8 starts where the part before it in the arena of shards of i8 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_gatheredBytes_world8 == world8 * mix_i8_shard_world8 * 1,
-              "topology.world: the gathered copy of mix.{i}/i8 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_i8_blockOffset_world8 == mix_i16_blockOffset_world8 + mix_i16_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/i8 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_i8_blockOffset_world8 + mix_i8_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/i8; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/u64, in bytes from the start of an arena.
-constexpr long long mix_u64_shardFirst_world8 = 0;  // bytes into shards of u64; its start; shard
-constexpr long long mix_u64_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u64_blockOffset_world8 = 1408;  // bytes into the block's slot, of its gathered copy; mix_i8_blockOffset_world8 + mix_i8_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_u64_shardOffset_world8(long long i) { return mix_u64_shardFirst_world8 + i * mix_shardsU64Stride_world8; }
-SHARDGEN_FUNCTION long long mix_u64_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_u64_blockOffset_world8; }
-static_assert(mix_u64_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/u64 starts where the part before it in the arena of shards of u64 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_gatheredBytes_world8 == world8 * mix_u64_shard_world8 * 8,
-              "topology.world: the gathered copy of mix.{i}/u64 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u64_blockOffset_world8 == mix_i8_blockOffset_world8 + mix_i8_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/u64 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_u64_blockOffset_world8 + mix_u64_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u64; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/u32, in bytes from the start of an arena.
-constexpr long long mix_u32_shardFirst_world8 = 0;  // bytes into shards of u32; its start; shard
-constexpr long long mix_u32_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u32_blockOffset_world8 = 1536;  // bytes into the block's slot, of its gathered copy; mix_u64_blockOffset_world8 + mix_u64_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_u32_shardOffset_world8(long long i) { return mix_u32_shardFirst_world8 + i * mix_shardsU32Stride_world8; }
-SHARDGEN_FUNCTION long long mix_u32_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_u32_blockOffset_world8; }
-static_assert(mix_u32_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/u32 starts where the part before it in the arena of shards of u32 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_gatheredBytes_world8 == world8 * mix_u32_shard_world8 * 4,
-              "topology.world: the gathered copy of mix.{i}/u32 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u32_blockOffset_world8 == mix_u64_blockOffset_world8 + mix_u64_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/u32 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_u32_blockOffset_world8 + mix_u32_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u32; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/u16, in bytes from the start of an arena.
-constexpr long long mix_u16_shardFirst_world8 = 0;  // bytes into shards of u16; its start; shard
-constexpr long long mix_u16_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u16_blockOffset_world8 = 1664;  // bytes into the block's slot, of its gathered copy; mix_u32_blockOffset_world8 + mix_u32_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_u16_shardOffset_world8(long long i) { return mix_u16_shardFirst_world8 + i * mix_shardsU16Stride_world8; }
-SHARDGEN_FUNCTION long long mix_u16_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_u16_blockOffset_world8; }
-static_assert(mix_u16_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/u16 starts where the part before it in the arena of shards of u16 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_gatheredBytes_world8 == world8 * mix_u16_shard_world8 * 2,
-              "topology.world: the gathered copy of mix.{i}/u16 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u16_blockOffset_world8 == mix_u32_blockOffset_world8 + mix_u32_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/u16 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_u16_blockOffset_world8 + mix_u16_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u16; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/u8, in bytes from the start of an arena.
-constexpr long long mix_u8_shardFirst_world8 = 0;  // bytes into shards of u8; its start; shard
-constexpr long long mix_u8_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_u8_blockOffset_world8 = 1792;  // bytes into the block's slot, of its gathered copy; mix_u16_blockOffset_world8 + mix_u16_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_u8_shardOffset_world8(long long i) { return mix_u8_shardFirst_world8 + i * mix_shardsU8Stride_world8; }
-SHARDGEN_FUNCTION long long mix_u8_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_u8_blockOffset_world8; }
-static_assert(mix_u8_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/u8 starts where the part before it in the arena of shards of u8 ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_gatheredBytes_world8 == world8 * mix_u8_shard_world8 * 1,
-              "topology.world: the gathered copy of mix.{i}/u8 is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_u8_blockOffset_world8 == mix_u16_blockOffset_world8 + mix_u16_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/u8 starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_u8_blockOffset_world8 + mix_u8_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/u8; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: where a rank has bucket mix.{i}/bool, in bytes from the start of an arena.
-constexpr long long mix_bool_shardFirst_world8 = 0;  // bytes into shards of bool; its start; shard
-constexpr long long mix_bool_gatheredBytes_world8 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long mix_bool_blockOffset_world8 = 1920;  // bytes into the block's slot, of its gathered copy; mix_u8_blockOffset_world8 + mix_u8_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long mix_bool_shardOffset_world8(long long i) { return mix_bool_shardFirst_world8 + i * mix_shardsBoolStride_world8; }
-SHARDGEN_FUNCTION long long mix_bool_slotOffset_world8(long long i) { return slotStartWorld8((mix_position + i) % maxLive) + mix_bool_blockOffset_world8; }
-static_assert(mix_bool_shardFirst_world8 == 0,
-              "shard: the shard of mix.{i}/bool starts where the part before it in the arena of shards of bool ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_gatheredBytes_world8 == world8 * mix_bool_shard_world8 * 1,
-              "topology.world: the gathered copy of mix.{i}/bool is the shards of all ranks; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bool_blockOffset_world8 == mix_u8_blockOffset_world8 + mix_u8_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of mix.{i}/bool starts where that of the bucket before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotBytesWorld8(mix_position % maxLive) >= mix_bool_blockOffset_world8 + mix_bool_gatheredBytes_world8,
-              "gather.max_live: the slot of block mix.{i} holds mix.{i}/bool; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld8.
-constexpr long long mix_f64_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of mix.{i}/f64; its start; gradients.slots
-constexpr long long mix_f32_gradientOffset_world8 = 128;  // bytes into a gradient buffer, of mix.{i}/f32; mix_f64_gradientOffset_world8 + mix_f64_gatheredBytes_world8; gradients.slots
-constexpr long long mix_bf16_gradientOffset_world8 = 256;  // bytes into a gradient buffer, of mix.{i}/bf16; mix_f32_gradientOffset_world8 + mix_f32_gatheredBytes_world8; gradients.slots
-constexpr long long mix_f16_gradientOffset_world8 = 384;  // bytes into a gradient buffer, of mix.{i}/f16; mix_bf16_gradientOffset_world8 + mix_bf16_gatheredBytes_world8; gradients.slots
-constexpr long long mix_gradientBytes_world8 = 512;  // bytes of all gradients of a block mix.{i}; mix_f16_gradientOffset_world8 + mix_f16_gatheredBytes_world8; gradients.slots
-constexpr long long gradientBufferBytesWorld8 = 512;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(mix_f64_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of mix.{i}/f64 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f32_gradientOffset_world8 == mix_f64_gradientOffset_world8 + mix_f64_gatheredBytes_world8,
-              "gradients.slots: the gradient of mix.{i}/f32 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_bf16_gradientOffset_world8 == mix_f32_gradientOffset_world8 + mix_f32_gatheredBytes_world8,
-              "gradients.slots: the gradient of mix.{i}/bf16 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_f16_gradientOffset_world8 == mix_bf16_gradientOffset_world8 + mix_bf16_gatheredBytes_world8,
-              "gradients.slots: the gradient of mix.{i}/f16 in block mix.{i} starts where the one before it ends; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mix_gradientBytes_world8 == mix_f16_gradientOffset_world8 + mix_f16_gatheredBytes_world8,
-              "gradients.slots: the gradients of block mix.{i} end where the last of them does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientBufferBytesWorld8 == larger(0, mix_gradientBytes_world8),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld8 = 128;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld8 = 16;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld8 = 16;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld8 == roundUp(larger(larger(0, mix_f32_shard_world8 * 2 * world8), mix_f16_shard_world8 * 2 * world8), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(wireShardBytesWorld8 == roundUp(larger(larger(larger(larger(0, mix_f64_shard_world8 * 8), mix_f32_shard_world8 * 2), mix_bf16_shard_world8 * 2), mix_f16_shard_world8 * 2), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: the arenas, which are all that Open allocates.
-constexpr long long shardsF64BytesWorld8 = 32;  // bytes of the arena of shards of f64; topology.world
-constexpr long long shardsF32BytesWorld8 = 32;  // bytes of the arena of shards of f32; topology.world
-constexpr long long shardsBf16BytesWorld8 = 64;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long shardsF16BytesWorld8 = 32;  // bytes of the arena of shards of f16; topology.world
-constexpr long long shardsF8e4m3BytesWorld8 = 32;  // bytes of the arena of shards of f8e4m3; topology.world
-constexpr long long shardsF8e5m2BytesWorld8 = 32;  // bytes of the arena of shards of f8e5m2; topology.world
-constexpr long long shardsI8BytesWorld8 = 32;  // bytes of the arena of shards of i8; topology.world
-constexpr long long shardsI16BytesWorld8 = 32;  // bytes of the arena of shards of i16; topology.world
-constexpr long long shardsI32BytesWorld8 = 32;  // bytes of the arena of shards of i32; topology.world
-constexpr long long shardsI64BytesWorld8 = 32;  // bytes of the arena of shards of i64; topology.world
-constexpr long long shardsU8BytesWorld8 = 32;  // bytes of the arena of shards of u8; topology.world
-constexpr long long shardsU16BytesWorld8 = 32;  // bytes of the arena of shards of u16; topology.world
-constexpr long long shardsU32BytesWorld8 = 32;  // bytes of the arena of shards of u32; topology.world
-constexpr long long shardsU64BytesWorld8 = 32;  // bytes of the arena of shards of u64; topology.world
-constexpr long long shardsBoolBytesWorld8 = 32;  // bytes of the arena of shards of bool; topology.world
-constexpr long long mastersF32BytesWorld8 = 128;  // bytes of the arena of masters of f32; topology.world
-constexpr long long momentsF64BytesWorld8 = 64;  // bytes of the arena of moments of f64; topology.world
-constexpr long long momentsF32BytesWorld8 = 320;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF64BytesWorld8 = 32;  // bytes of the arena of gradient shards of f64; topology.world
-constexpr long long gradientShardsF32BytesWorld8 = 160;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld8 = 4096;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld8 = 1024;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld8 = 144;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld8 = 80;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF64BytesWorld8 == mix_f64_shardFirst_world8 + MixLen * mix_shardsF64Stride_world8,
-              "topology.world: the arena of shards of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF32BytesWorld8 == mix_f32_shardFirst_world8 + MixLen * mix_shardsF32Stride_world8,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsBf16BytesWorld8 == mix_bf16_shardFirst_world8 + MixLen * mix_shardsBf16Stride_world8,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF16BytesWorld8 == mix_f16_shardFirst_world8 + MixLen * mix_shardsF16Stride_world8,
-              "topology.world: the arena of shards of f16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF8e4m3BytesWorld8 == mix_f8e4m3_shardFirst_world8 + MixLen * mix_shardsF8e4m3Stride_world8,
-              "topology.world: the arena of shards of f8e4m3 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsF8e5m2BytesWorld8 == mix_f8e5m2_shardFirst_world8 + MixLen * mix_shardsF8e5m2Stride_world8,
-              "topology.world: the arena of shards of f8e5m2 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI8BytesWorld8 == mix_i8_shardFirst_world8 + MixLen * mix_shardsI8Stride_world8,
-              "topology.world: the arena of shards of i8 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI16BytesWorld8 == mix_i16_shardFirst_world8 + MixLen * mix_shardsI16Stride_world8,
-              "topology.world: the arena of shards of i16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI32BytesWorld8 == mix_i32_shardFirst_world8 + MixLen * mix_shardsI32Stride_world8,
-              "topology.world: the arena of shards of i32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsI64BytesWorld8 == mix_i64_shardFirst_world8 + MixLen * mix_shardsI64Stride_world8,
-              "topology.world: the arena of shards of i64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU8BytesWorld8 == mix_u8_shardFirst_world8 + MixLen * mix_shardsU8Stride_world8,
-              "topology.world: the arena of shards of u8 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU16BytesWorld8 == mix_u16_shardFirst_world8 + MixLen * mix_shardsU16Stride_world8,
-              "topology.world: the arena of shards of u16 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU32BytesWorld8 == mix_u32_shardFirst_world8 + MixLen * mix_shardsU32Stride_world8,
-              "topology.world: the arena of shards of u32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsU64BytesWorld8 == mix_u64_shardFirst_world8 + MixLen * mix_shardsU64Stride_world8,
-              "topology.world: the arena of shards of u64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(shardsBoolBytesWorld8 == mix_bool_shardFirst_world8 + MixLen * mix_shardsBoolStride_world8,
-              "topology.world: the arena of shards of bool ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(mastersF32BytesWorld8 == mix_bf16_masterFirst_world8 + MixLen * mix_mastersF32Stride_world8,
-              "topology.world: the arena of masters of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(momentsF64BytesWorld8 == mix_f64_moment1First_world8 + MixLen * mix_momentsF64Stride_world8,
-              "topology.world: the arena of moments of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(momentsF32BytesWorld8 == mix_f32_moment1First_world8 + MixLen * mix_momentsF32Stride_world8,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientShardsF64BytesWorld8 == mix_f64_gradientShardFirst_world8 + MixLen * mix_gradientShardsF64Stride_world8,
-              "topology.world: the arena of gradient shards of f64 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientShardsF32BytesWorld8 == mix_f32_gradientShardFirst_world8 + MixLen * mix_gradientShardsF32Stride_world8,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(slotsBytesWorld8 == slotStartWorld8(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(gradientBuffersBytesWorld8 == gradientSlots * gradientBufferBytesWorld8,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(stagingBytesWorld8 == wireFullBytesWorld8 + wireShardBytesWorld8,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(scratchBytesWorld8 == partialsStart + partialsBytesWorld8,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate alldtypes.yaml");
-static_assert(peakBytesWorld8 == shardsF64BytesWorld8 + shardsF32BytesWorld8 + shardsBf16BytesWorld8 + shardsF16BytesWorld8 + shardsF8e4m3BytesWorld8 + shardsF8e5m2BytesWorld8 + shardsI8BytesWorld8 + shardsI16BytesWorld8 + shardsI32BytesWorld8 + shardsI64BytesWorld8 + shardsU8BytesWorld8 + shardsU16BytesWorld8 + shardsU32BytesWorld8 + shardsU64BytesWorld8 + shardsBoolBytesWorld8 + mastersF32BytesWorld8 + momentsF64BytesWorld8 + momentsF32BytesWorld8 + gradientShardsF64BytesWorld8 + gradientShardsF32BytesWorld8 + slotsBytesWorld8 + gradientBuffersBytesWorld8 + stagingBytesWorld8 + scratchBytesWorld8,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate alldtypes.yaml");
-
-// World 8: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld8(Visit visit) {
-  visit(ArenaPlace{"shards", "f64", shardsF64BytesWorld8});
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld8});
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld8});
-  visit(ArenaPlace{"shards", "f16", shardsF16BytesWorld8});
-  visit(ArenaPlace{"shards", "f8e4m3", shardsF8e4m3BytesWorld8});
-  visit(ArenaPlace{"shards", "f8e5m2", shardsF8e5m2BytesWorld8});
-  visit(ArenaPlace{"shards", "i8", shardsI8BytesWorld8});
-  visit(ArenaPlace{"shards", "i16", shardsI16BytesWorld8});
-  visit(ArenaPlace{"shards", "i32", shardsI32BytesWorld8});
-  visit(ArenaPlace{"shards", "i64", shardsI64BytesWorld8});
-  visit(ArenaPlace{"shards", "u8", shardsU8BytesWorld8});
-  visit(ArenaPlace{"shards", "u16", shardsU16BytesWorld8});
-  visit(ArenaPlace{"shards", "u32", shardsU32BytesWorld8});
-  visit(ArenaPlace{"shards", "u64", shardsU64BytesWorld8});
-  visit(ArenaPlace{"shards", "bool", shardsBoolBytesWorld8});
-  visit(ArenaPlace{"masters", "f32", mastersF32BytesWorld8});
-  visit(ArenaPlace{"moments", "f64", momentsF64BytesWorld8});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld8});
-  visit(ArenaPlace{"gradient shards", "f64", gradientShardsF64BytesWorld8});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld8});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld8});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld8});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld8});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld8});
-}
-template <class Visit>
-void eachBucketWorld8(Visit visit) {
-  for (long long i = 0; i < MixLen; i++) {
-    visit(BucketPlace{"mix.{i}/f64", i, mix_f64_shard_world8, mix_f64_shardOffset_world8(i), -1, mix_f64_moment1Offset_world8(i), mix_f64_moment2Offset_world8(i), mix_f64_gradientShardOffset_world8(i), mix_f64_slotOffset_world8(i), mix_f64_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/f32", i, mix_f32_shard_world8, mix_f32_shardOffset_world8(i), -1, mix_f32_moment1Offset_world8(i), mix_f32_moment2Offset_world8(i), mix_f32_gradientShardOffset_world8(i), mix_f32_slotOffset_world8(i), mix_f32_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/bf16", i, mix_bf16_shard_world8, mix_bf16_shardOffset_world8(i), mix_bf16_masterOffset_world8(i), mix_bf16_moment1Offset_world8(i), mix_bf16_moment2Offset_world8(i), mix_bf16_gradientShardOffset_world8(i), mix_bf16_slotOffset_world8(i), mix_bf16_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/f16", i, mix_f16_shard_world8, mix_f16_shardOffset_world8(i), mix_f16_masterOffset_world8(i), mix_f16_moment1Offset_world8(i), mix_f16_moment2Offset_world8(i), mix_f16_gradientShardOffset_world8(i), mix_f16_slotOffset_world8(i), mix_f16_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/bf16/frozen", i, mix_bf16frozen_shard_world8, mix_bf16frozen_shardOffset_world8(i), -1, -1, -1, -1, mix_bf16frozen_slotOffset_world8(i), mix_bf16frozen_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/f8e4m3", i, mix_f8e4m3_shard_world8, mix_f8e4m3_shardOffset_world8(i), -1, -1, -1, -1, mix_f8e4m3_slotOffset_world8(i), mix_f8e4m3_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/f8e5m2", i, mix_f8e5m2_shard_world8, mix_f8e5m2_shardOffset_world8(i), -1, -1, -1, -1, mix_f8e5m2_slotOffset_world8(i), mix_f8e5m2_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/i64", i, mix_i64_shard_world8, mix_i64_shardOffset_world8(i), -1, -1, -1, -1, mix_i64_slotOffset_world8(i), mix_i64_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/i32", i, mix_i32_shard_world8, mix_i32_shardOffset_world8(i), -1, -1, -1, -1, mix_i32_slotOffset_world8(i), mix_i32_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/i16", i, mix_i16_shard_world8, mix_i16_shardOffset_world8(i), -1, -1, -1, -1, mix_i16_slotOffset_world8(i), mix_i16_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/i8", i, mix_i8_shard_world8, mix_i8_shardOffset_world8(i), -1, -1, -1, -1, mix_i8_slotOffset_world8(i), mix_i8_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/u64", i, mix_u64_shard_world8, mix_u64_shardOffset_world8(i), -1, -1, -1, -1, mix_u64_slotOffset_world8(i), mix_u64_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/u32", i, mix_u32_shard_world8, mix_u32_shardOffset_world8(i), -1, -1, -1, -1, mix_u32_slotOffset_world8(i), mix_u32_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/u16", i, mix_u16_shard_world8, mix_u16_shardOffset_world8(i), -1, -1, -1, -1, mix_u16_slotOffset_world8(i), mix_u16_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/u8", i, mix_u8_shard_world8, mix_u8_shardOffset_world8(i), -1, -1, -1, -1, mix_u8_slotOffset_world8(i), mix_u8_gatheredBytes_world8});
-    visit(BucketPlace{"mix.{i}/bool", i, mix_bool_shard_world8, mix_bool_shardOffset_world8(i), -1, -1, -1, -1, mix_bool_slotOffset_world8(i), mix_bool_gatheredBytes_world8});
-  }
-}
-template <class Visit>
-void eachGradientWorld8(Visit visit) {
-  for (long long i = 0; i < MixLen; i++) {
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f64", mix_f64_gradientOffset_world8, mix_f64_gatheredBytes_world8});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f32", mix_f32_gradientOffset_world8, mix_f32_gatheredBytes_world8});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/bf16", mix_bf16_gradientOffset_world8, mix_bf16_gatheredBytes_world8});
-    visit(GradientPlace{"mix.{i}", i, "mix.{i}/f16", mix_f16_gradientOffset_world8, mix_f16_gatheredBytes_world8});
-  }
-}
+};
+
+// Every rule, at every world size.
+static_assert(World<1>::world == 1 && World<2>::world == 2 && World<3>::world == 3 && World<4>::world == 4 && World<8>::world == 8,
+              "topology.world: the world sizes are those of the spec" SHARDGEN_FIX);
 
 }  // namespace shardgen::models::alldtypes
+#undef SHARDGEN_FIX

@@ -17,689 +17,593 @@ import (
 // `go tool shardgen generate alldtypes.yaml`.
 const _ = abi.RunShardgenGenerate_Version1
 
+// Behind constants stand rules that the compiler checks: uint64(x - y) is a constant
+// only where x >= y, and -uint64(x - y) only where x == y. A line that does not
+// compile is a rule that the constants break: they were edited by hand, or merged
+// from two versions. Fix: run `go tool shardgen generate alldtypes.yaml`.
+
 // The blocks mix.{i}: i = 0..1.
 const (
-	MixFirst = 0
-	MixLen   = 2
-	// the last index is First + Len - 1; if not, generate again
+	MixFirst = 0 // the first index; blocks.repeat
+	MixLen   = 2 // blocks; blocks.repeat
+
+	// blocks.repeat: the last index of mix.{i} is First + Len - 1; if not, generate again
 	_ = -uint64(MixFirst + MixLen - 1 - 1)
 )
 
 // What holds for all buckets.
 const (
-	alignBytes    int64 = 16 // bytes; every payload and every start in a bucket is a multiple of it
-	maxLive       int64 = 2  // gather slots; the block at position p uses slot p mod maxLive
-	prefetch      int64 = 1  // blocks gathered ahead of the trainer
-	gradientSlots int64 = 2  // full-size gradient buffers
+	alignBytes    int64 = 16 // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
+	maxLive       int64 = 2  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
+	prefetch      int64 = 1  // blocks gathered ahead of the trainer; gather.prefetch
+	gradientSlots int64 = 2  // full-size gradient buffers; gradients.slots
 
-	world1          int64 = 1    // ranks
-	restBytesWorld1 int64 = 3488 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 5280 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world2          int64 = 2    // ranks
-	restBytesWorld2 int64 = 2240 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld2 int64 = 4480 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world3          int64 = 3    // ranks
-	restBytesWorld3 int64 = 1344 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld3 int64 = 3616 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world4          int64 = 4    // ranks
-	restBytesWorld4 int64 = 1344 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld4 int64 = 4336 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world8          int64 = 8    // ranks
-	restBytesWorld8 int64 = 1216 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld8 int64 = 6560 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-)
-
-// What the compiler checks. uint64(x - y) is a constant only where x >= y, and
-// -uint64(x - y) only where x == y. A line that does not compile is a rule that
-// the constants break: they were edited by hand, or merged from two versions. Fix:
-// run `go tool shardgen generate alldtypes.yaml`.
-const (
-	// max_live >= 1 + prefetch: the blocks gathered ahead need slots besides the one in use; if not, generate again
+	// shard.align_bytes: 16 or more, because kernels use 16-byte accesses; if not, generate again
+	_ = uint64(alignBytes - 16)
+	// shard.align_bytes: a power of two, 65536 at most; if not, generate again
+	_ = -uint64(65536%alignBytes - 0)
+	// gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, generate again
 	_ = uint64(maxLive - (1 + prefetch))
-	// a backward pass needs a gradient buffer; if not, generate again
+	// gradients.slots: a backward pass needs a gradient buffer; if not, generate again
 	_ = uint64(gradientSlots - 1)
-	// the constant's name says its world size; if not, generate again
+)
+
+// The world sizes.
+const (
+	world1 int64 = 1 // ranks; topology.world
+	world2 int64 = 2 // ranks; topology.world
+	world3 int64 = 3 // ranks; topology.world
+	world4 int64 = 4 // ranks; topology.world
+	world8 int64 = 8 // ranks; topology.world
+
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world1 - 1)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld1 - restBytesWorld1)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world2 - 2)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld2 - restBytesWorld2)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world3 - 3)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld3 - restBytesWorld3)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world4 - 4)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld4 - restBytesWorld4)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world8 - 8)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld8 - restBytesWorld8)
 )
 
-// Bucket mix.{i}/f64, trainable: 1 parameter of 8 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/f64, trainable: 8 bytes an element.
 const (
-	mix_f64_unit int64 = 2 // elements; alignBytes/8
+	mix_f64_unit     int64 = 2  // elements; alignBytes / 8; shard.align_bytes
+	mix_numel_Double int64 = 11 // elements of mix.{i}.double; 11; blocks.params.shape
+	mix_start_Double int64 = 0  // elements; 0; blocks.params
+	mix_f64_end      int64 = 12 // elements; roundUp(mix_start_Double + mix_numel_Double, mix_f64_unit); blocks.params
 
-	mix_numel_Double int64 = 11 // elements of mix.{i}.double; 11
-	mix_start_Double int64 = 0  // elements; the bucket's start
-
-	mix_f64_end          int64 = 12 // elements; roundup(mix_start_Double + mix_numel_Double, unit)
-	mix_f64_shard_world1 int64 = 12 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_f64_shard_world2 int64 = 6  // elements of each rank; roundup(ceil(end/2), unit)
-	mix_f64_shard_world3 int64 = 4  // elements of each rank; roundup(ceil(end/3), unit)
-	mix_f64_shard_world4 int64 = 4  // elements of each rank; roundup(ceil(end/4), unit)
-	mix_f64_shard_world8 int64 = 2  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/f64.
-const (
-	// a unit of 8-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 8-byte elements of mix.{i}/f64 is align_bytes long; if not, generate again
 	_ = -uint64(mix_f64_unit*8 - alignBytes)
-	// numel of mix.{i}.double is the product of its shape, [11]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.double is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_Double - 11)
-	// mix.{i}.double starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.double starts the bucket; if not, generate again
 	_ = -uint64(mix_start_Double - 0)
-	// the bucket ends where mix.{i}.double ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/f64 ends where mix.{i}.double ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_f64_end - (mix_start_Double+mix_numel_Double+mix_f64_unit-1)/mix_f64_unit*mix_f64_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_f64_shard_world1 - (mix_f64_end/mix_f64_unit+world1-1)/world1*mix_f64_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_f64_shard_world2 - (mix_f64_end/mix_f64_unit+world2-1)/world2*mix_f64_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_f64_shard_world3 - (mix_f64_end/mix_f64_unit+world3-1)/world3*mix_f64_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_f64_shard_world4 - (mix_f64_end/mix_f64_unit+world4-1)/world4*mix_f64_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_f64_shard_world8 - (mix_f64_end/mix_f64_unit+world8-1)/world8*mix_f64_unit)
 )
 
-// Bucket mix.{i}/f32, trainable: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/f32, trainable: 4 bytes an element.
 const (
-	mix_f32_unit int64 = 4 // elements; alignBytes/4
+	mix_f32_unit     int64 = 4  // elements; alignBytes / 4; shard.align_bytes
+	mix_numel_Single int64 = 9  // elements of mix.{i}.single; 3 * 3; blocks.params.shape
+	mix_start_Single int64 = 0  // elements; 0; blocks.params
+	mix_f32_end      int64 = 12 // elements; roundUp(mix_start_Single + mix_numel_Single, mix_f32_unit); blocks.params
 
-	mix_numel_Single int64 = 9 // elements of mix.{i}.single; 3*3
-	mix_start_Single int64 = 0 // elements; the bucket's start
-
-	mix_f32_end          int64 = 12 // elements; roundup(mix_start_Single + mix_numel_Single, unit)
-	mix_f32_shard_world1 int64 = 12 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_f32_shard_world2 int64 = 8  // elements of each rank; roundup(ceil(end/2), unit)
-	mix_f32_shard_world3 int64 = 4  // elements of each rank; roundup(ceil(end/3), unit)
-	mix_f32_shard_world4 int64 = 4  // elements of each rank; roundup(ceil(end/4), unit)
-	mix_f32_shard_world8 int64 = 4  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of mix.{i}/f32 is align_bytes long; if not, generate again
 	_ = -uint64(mix_f32_unit*4 - alignBytes)
-	// numel of mix.{i}.single is the product of its shape, [3, 3]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.single is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_Single - 3*3)
-	// mix.{i}.single starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.single starts the bucket; if not, generate again
 	_ = -uint64(mix_start_Single - 0)
-	// the bucket ends where mix.{i}.single ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/f32 ends where mix.{i}.single ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_f32_end - (mix_start_Single+mix_numel_Single+mix_f32_unit-1)/mix_f32_unit*mix_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_f32_shard_world1 - (mix_f32_end/mix_f32_unit+world1-1)/world1*mix_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_f32_shard_world2 - (mix_f32_end/mix_f32_unit+world2-1)/world2*mix_f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_f32_shard_world3 - (mix_f32_end/mix_f32_unit+world3-1)/world3*mix_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_f32_shard_world4 - (mix_f32_end/mix_f32_unit+world4-1)/world4*mix_f32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_f32_shard_world8 - (mix_f32_end/mix_f32_unit+world8-1)/world8*mix_f32_unit)
 )
 
-// Bucket mix.{i}/bf16, trainable: 1 parameter of 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/bf16, trainable: 2 bytes an element.
 const (
-	mix_bf16_unit int64 = 8 // elements; alignBytes/2
+	mix_bf16_unit   int64 = 8  // elements; alignBytes / 2; shard.align_bytes
+	mix_numel_Brain int64 = 19 // elements of mix.{i}.brain; 19; blocks.params.shape
+	mix_start_Brain int64 = 0  // elements; 0; blocks.params
+	mix_bf16_end    int64 = 24 // elements; roundUp(mix_start_Brain + mix_numel_Brain, mix_bf16_unit); blocks.params
 
-	mix_numel_Brain int64 = 19 // elements of mix.{i}.brain; 19
-	mix_start_Brain int64 = 0  // elements; the bucket's start
-
-	mix_bf16_end          int64 = 24 // elements; roundup(mix_start_Brain + mix_numel_Brain, unit)
-	mix_bf16_shard_world1 int64 = 24 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_bf16_shard_world2 int64 = 16 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_bf16_shard_world3 int64 = 8  // elements of each rank; roundup(ceil(end/3), unit)
-	mix_bf16_shard_world4 int64 = 8  // elements of each rank; roundup(ceil(end/4), unit)
-	mix_bf16_shard_world8 int64 = 8  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/bf16.
-const (
-	// a unit of 2-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 2-byte elements of mix.{i}/bf16 is align_bytes long; if not, generate again
 	_ = -uint64(mix_bf16_unit*2 - alignBytes)
-	// numel of mix.{i}.brain is the product of its shape, [19]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.brain is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_Brain - 19)
-	// mix.{i}.brain starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.brain starts the bucket; if not, generate again
 	_ = -uint64(mix_start_Brain - 0)
-	// the bucket ends where mix.{i}.brain ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/bf16 ends where mix.{i}.brain ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_bf16_end - (mix_start_Brain+mix_numel_Brain+mix_bf16_unit-1)/mix_bf16_unit*mix_bf16_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_bf16_shard_world1 - (mix_bf16_end/mix_bf16_unit+world1-1)/world1*mix_bf16_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_bf16_shard_world2 - (mix_bf16_end/mix_bf16_unit+world2-1)/world2*mix_bf16_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_bf16_shard_world3 - (mix_bf16_end/mix_bf16_unit+world3-1)/world3*mix_bf16_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_bf16_shard_world4 - (mix_bf16_end/mix_bf16_unit+world4-1)/world4*mix_bf16_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_bf16_shard_world8 - (mix_bf16_end/mix_bf16_unit+world8-1)/world8*mix_bf16_unit)
 )
 
-// Bucket mix.{i}/f16, trainable: 1 parameter of 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/f16, trainable: 2 bytes an element.
 const (
-	mix_f16_unit int64 = 8 // elements; alignBytes/2
+	mix_f16_unit   int64 = 8  // elements; alignBytes / 2; shard.align_bytes
+	mix_numel_Half int64 = 18 // elements of mix.{i}.half; 2 * 9; blocks.params.shape
+	mix_start_Half int64 = 0  // elements; 0; blocks.params
+	mix_f16_end    int64 = 24 // elements; roundUp(mix_start_Half + mix_numel_Half, mix_f16_unit); blocks.params
 
-	mix_numel_Half int64 = 18 // elements of mix.{i}.half; 2*9
-	mix_start_Half int64 = 0  // elements; the bucket's start
-
-	mix_f16_end          int64 = 24 // elements; roundup(mix_start_Half + mix_numel_Half, unit)
-	mix_f16_shard_world1 int64 = 24 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_f16_shard_world2 int64 = 16 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_f16_shard_world3 int64 = 8  // elements of each rank; roundup(ceil(end/3), unit)
-	mix_f16_shard_world4 int64 = 8  // elements of each rank; roundup(ceil(end/4), unit)
-	mix_f16_shard_world8 int64 = 8  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/f16.
-const (
-	// a unit of 2-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 2-byte elements of mix.{i}/f16 is align_bytes long; if not, generate again
 	_ = -uint64(mix_f16_unit*2 - alignBytes)
-	// numel of mix.{i}.half is the product of its shape, [2, 9]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.half is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_Half - 2*9)
-	// mix.{i}.half starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.half starts the bucket; if not, generate again
 	_ = -uint64(mix_start_Half - 0)
-	// the bucket ends where mix.{i}.half ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/f16 ends where mix.{i}.half ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_f16_end - (mix_start_Half+mix_numel_Half+mix_f16_unit-1)/mix_f16_unit*mix_f16_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_f16_shard_world1 - (mix_f16_end/mix_f16_unit+world1-1)/world1*mix_f16_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_f16_shard_world2 - (mix_f16_end/mix_f16_unit+world2-1)/world2*mix_f16_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_f16_shard_world3 - (mix_f16_end/mix_f16_unit+world3-1)/world3*mix_f16_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_f16_shard_world4 - (mix_f16_end/mix_f16_unit+world4-1)/world4*mix_f16_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_f16_shard_world8 - (mix_f16_end/mix_f16_unit+world8-1)/world8*mix_f16_unit)
 )
 
-// Bucket mix.{i}/bf16/frozen, frozen: 1 parameter of 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/bf16/frozen, frozen: 2 bytes an element.
 const (
-	mix_bf16frozen_unit int64 = 8 // elements; alignBytes/2
+	mix_bf16frozen_unit   int64 = 8 // elements; alignBytes / 2; shard.align_bytes
+	mix_numel_BrainFrozen int64 = 6 // elements of mix.{i}.brain_frozen; 6; blocks.params.shape
+	mix_start_BrainFrozen int64 = 0 // elements; 0; blocks.params
+	mix_bf16frozen_end    int64 = 8 // elements; roundUp(mix_start_BrainFrozen + mix_numel_BrainFrozen, mix_bf16frozen_unit); blocks.params
 
-	mix_numel_BrainFrozen int64 = 6 // elements of mix.{i}.brain_frozen; 6
-	mix_start_BrainFrozen int64 = 0 // elements; the bucket's start
-
-	mix_bf16frozen_end          int64 = 8 // elements; roundup(mix_start_BrainFrozen + mix_numel_BrainFrozen, unit)
-	mix_bf16frozen_shard_world1 int64 = 8 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_bf16frozen_shard_world2 int64 = 8 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_bf16frozen_shard_world3 int64 = 8 // elements of each rank; roundup(ceil(end/3), unit)
-	mix_bf16frozen_shard_world4 int64 = 8 // elements of each rank; roundup(ceil(end/4), unit)
-	mix_bf16frozen_shard_world8 int64 = 8 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/bf16/frozen.
-const (
-	// a unit of 2-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 2-byte elements of mix.{i}/bf16/frozen is align_bytes long; if not, generate again
 	_ = -uint64(mix_bf16frozen_unit*2 - alignBytes)
-	// numel of mix.{i}.brain_frozen is the product of its shape, [6]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.brain_frozen is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_BrainFrozen - 6)
-	// mix.{i}.brain_frozen starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.brain_frozen starts the bucket; if not, generate again
 	_ = -uint64(mix_start_BrainFrozen - 0)
-	// the bucket ends where mix.{i}.brain_frozen ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/bf16/frozen ends where mix.{i}.brain_frozen ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_bf16frozen_end - (mix_start_BrainFrozen+mix_numel_BrainFrozen+mix_bf16frozen_unit-1)/mix_bf16frozen_unit*mix_bf16frozen_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_bf16frozen_shard_world1 - (mix_bf16frozen_end/mix_bf16frozen_unit+world1-1)/world1*mix_bf16frozen_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_bf16frozen_shard_world2 - (mix_bf16frozen_end/mix_bf16frozen_unit+world2-1)/world2*mix_bf16frozen_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_bf16frozen_shard_world3 - (mix_bf16frozen_end/mix_bf16frozen_unit+world3-1)/world3*mix_bf16frozen_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_bf16frozen_shard_world4 - (mix_bf16frozen_end/mix_bf16frozen_unit+world4-1)/world4*mix_bf16frozen_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_bf16frozen_shard_world8 - (mix_bf16frozen_end/mix_bf16frozen_unit+world8-1)/world8*mix_bf16frozen_unit)
 )
 
-// Bucket mix.{i}/f8e4m3, frozen: 1 parameter of 1 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/f8e4m3, frozen: 1 bytes an element.
 const (
-	mix_f8e4m3_unit int64 = 16 // elements; alignBytes/1
+	mix_f8e4m3_unit int64 = 16 // elements; alignBytes / 1; shard.align_bytes
+	mix_numel_E4m3  int64 = 40 // elements of mix.{i}.e4m3; 40; blocks.params.shape
+	mix_start_E4m3  int64 = 0  // elements; 0; blocks.params
+	mix_f8e4m3_end  int64 = 48 // elements; roundUp(mix_start_E4m3 + mix_numel_E4m3, mix_f8e4m3_unit); blocks.params
 
-	mix_numel_E4m3 int64 = 40 // elements of mix.{i}.e4m3; 40
-	mix_start_E4m3 int64 = 0  // elements; the bucket's start
-
-	mix_f8e4m3_end          int64 = 48 // elements; roundup(mix_start_E4m3 + mix_numel_E4m3, unit)
-	mix_f8e4m3_shard_world1 int64 = 48 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_f8e4m3_shard_world2 int64 = 32 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_f8e4m3_shard_world3 int64 = 16 // elements of each rank; roundup(ceil(end/3), unit)
-	mix_f8e4m3_shard_world4 int64 = 16 // elements of each rank; roundup(ceil(end/4), unit)
-	mix_f8e4m3_shard_world8 int64 = 16 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/f8e4m3.
-const (
-	// a unit of 1-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 1-byte elements of mix.{i}/f8e4m3 is align_bytes long; if not, generate again
 	_ = -uint64(mix_f8e4m3_unit*1 - alignBytes)
-	// numel of mix.{i}.e4m3 is the product of its shape, [40]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.e4m3 is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_E4m3 - 40)
-	// mix.{i}.e4m3 starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.e4m3 starts the bucket; if not, generate again
 	_ = -uint64(mix_start_E4m3 - 0)
-	// the bucket ends where mix.{i}.e4m3 ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/f8e4m3 ends where mix.{i}.e4m3 ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_f8e4m3_end - (mix_start_E4m3+mix_numel_E4m3+mix_f8e4m3_unit-1)/mix_f8e4m3_unit*mix_f8e4m3_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_f8e4m3_shard_world1 - (mix_f8e4m3_end/mix_f8e4m3_unit+world1-1)/world1*mix_f8e4m3_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_f8e4m3_shard_world2 - (mix_f8e4m3_end/mix_f8e4m3_unit+world2-1)/world2*mix_f8e4m3_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_f8e4m3_shard_world3 - (mix_f8e4m3_end/mix_f8e4m3_unit+world3-1)/world3*mix_f8e4m3_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_f8e4m3_shard_world4 - (mix_f8e4m3_end/mix_f8e4m3_unit+world4-1)/world4*mix_f8e4m3_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_f8e4m3_shard_world8 - (mix_f8e4m3_end/mix_f8e4m3_unit+world8-1)/world8*mix_f8e4m3_unit)
 )
 
-// Bucket mix.{i}/f8e5m2, frozen: 1 parameter of 1 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/f8e5m2, frozen: 1 bytes an element.
 const (
-	mix_f8e5m2_unit int64 = 16 // elements; alignBytes/1
+	mix_f8e5m2_unit int64 = 16 // elements; alignBytes / 1; shard.align_bytes
+	mix_numel_E5m2  int64 = 17 // elements of mix.{i}.e5m2; 17; blocks.params.shape
+	mix_start_E5m2  int64 = 0  // elements; 0; blocks.params
+	mix_f8e5m2_end  int64 = 32 // elements; roundUp(mix_start_E5m2 + mix_numel_E5m2, mix_f8e5m2_unit); blocks.params
 
-	mix_numel_E5m2 int64 = 17 // elements of mix.{i}.e5m2; 17
-	mix_start_E5m2 int64 = 0  // elements; the bucket's start
-
-	mix_f8e5m2_end          int64 = 32 // elements; roundup(mix_start_E5m2 + mix_numel_E5m2, unit)
-	mix_f8e5m2_shard_world1 int64 = 32 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_f8e5m2_shard_world2 int64 = 16 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_f8e5m2_shard_world3 int64 = 16 // elements of each rank; roundup(ceil(end/3), unit)
-	mix_f8e5m2_shard_world4 int64 = 16 // elements of each rank; roundup(ceil(end/4), unit)
-	mix_f8e5m2_shard_world8 int64 = 16 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/f8e5m2.
-const (
-	// a unit of 1-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 1-byte elements of mix.{i}/f8e5m2 is align_bytes long; if not, generate again
 	_ = -uint64(mix_f8e5m2_unit*1 - alignBytes)
-	// numel of mix.{i}.e5m2 is the product of its shape, [17]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.e5m2 is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_E5m2 - 17)
-	// mix.{i}.e5m2 starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.e5m2 starts the bucket; if not, generate again
 	_ = -uint64(mix_start_E5m2 - 0)
-	// the bucket ends where mix.{i}.e5m2 ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/f8e5m2 ends where mix.{i}.e5m2 ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_f8e5m2_end - (mix_start_E5m2+mix_numel_E5m2+mix_f8e5m2_unit-1)/mix_f8e5m2_unit*mix_f8e5m2_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_f8e5m2_shard_world1 - (mix_f8e5m2_end/mix_f8e5m2_unit+world1-1)/world1*mix_f8e5m2_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_f8e5m2_shard_world2 - (mix_f8e5m2_end/mix_f8e5m2_unit+world2-1)/world2*mix_f8e5m2_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_f8e5m2_shard_world3 - (mix_f8e5m2_end/mix_f8e5m2_unit+world3-1)/world3*mix_f8e5m2_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_f8e5m2_shard_world4 - (mix_f8e5m2_end/mix_f8e5m2_unit+world4-1)/world4*mix_f8e5m2_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_f8e5m2_shard_world8 - (mix_f8e5m2_end/mix_f8e5m2_unit+world8-1)/world8*mix_f8e5m2_unit)
 )
 
-// Bucket mix.{i}/i64, frozen: 1 parameter of 8 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/i64, frozen: 8 bytes an element.
 const (
-	mix_i64_unit int64 = 2 // elements; alignBytes/8
+	mix_i64_unit    int64 = 2 // elements; alignBytes / 8; shard.align_bytes
+	mix_numel_Index int64 = 5 // elements of mix.{i}.index; 5; blocks.params.shape
+	mix_start_Index int64 = 0 // elements; 0; blocks.params
+	mix_i64_end     int64 = 6 // elements; roundUp(mix_start_Index + mix_numel_Index, mix_i64_unit); blocks.params
 
-	mix_numel_Index int64 = 5 // elements of mix.{i}.index; 5
-	mix_start_Index int64 = 0 // elements; the bucket's start
-
-	mix_i64_end          int64 = 6 // elements; roundup(mix_start_Index + mix_numel_Index, unit)
-	mix_i64_shard_world1 int64 = 6 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_i64_shard_world2 int64 = 4 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_i64_shard_world3 int64 = 2 // elements of each rank; roundup(ceil(end/3), unit)
-	mix_i64_shard_world4 int64 = 2 // elements of each rank; roundup(ceil(end/4), unit)
-	mix_i64_shard_world8 int64 = 2 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/i64.
-const (
-	// a unit of 8-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 8-byte elements of mix.{i}/i64 is align_bytes long; if not, generate again
 	_ = -uint64(mix_i64_unit*8 - alignBytes)
-	// numel of mix.{i}.index is the product of its shape, [5]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.index is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_Index - 5)
-	// mix.{i}.index starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.index starts the bucket; if not, generate again
 	_ = -uint64(mix_start_Index - 0)
-	// the bucket ends where mix.{i}.index ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/i64 ends where mix.{i}.index ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_i64_end - (mix_start_Index+mix_numel_Index+mix_i64_unit-1)/mix_i64_unit*mix_i64_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_i64_shard_world1 - (mix_i64_end/mix_i64_unit+world1-1)/world1*mix_i64_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_i64_shard_world2 - (mix_i64_end/mix_i64_unit+world2-1)/world2*mix_i64_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_i64_shard_world3 - (mix_i64_end/mix_i64_unit+world3-1)/world3*mix_i64_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_i64_shard_world4 - (mix_i64_end/mix_i64_unit+world4-1)/world4*mix_i64_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_i64_shard_world8 - (mix_i64_end/mix_i64_unit+world8-1)/world8*mix_i64_unit)
 )
 
-// Bucket mix.{i}/i32, frozen: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/i32, frozen: 4 bytes an element.
 const (
-	mix_i32_unit int64 = 4 // elements; alignBytes/4
+	mix_i32_unit  int64 = 4 // elements; alignBytes / 4; shard.align_bytes
+	mix_numel_I32 int64 = 5 // elements of mix.{i}.i32; 5; blocks.params.shape
+	mix_start_I32 int64 = 0 // elements; 0; blocks.params
+	mix_i32_end   int64 = 8 // elements; roundUp(mix_start_I32 + mix_numel_I32, mix_i32_unit); blocks.params
 
-	mix_numel_I32 int64 = 5 // elements of mix.{i}.i32; 5
-	mix_start_I32 int64 = 0 // elements; the bucket's start
-
-	mix_i32_end          int64 = 8 // elements; roundup(mix_start_I32 + mix_numel_I32, unit)
-	mix_i32_shard_world1 int64 = 8 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_i32_shard_world2 int64 = 4 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_i32_shard_world3 int64 = 4 // elements of each rank; roundup(ceil(end/3), unit)
-	mix_i32_shard_world4 int64 = 4 // elements of each rank; roundup(ceil(end/4), unit)
-	mix_i32_shard_world8 int64 = 4 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/i32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of mix.{i}/i32 is align_bytes long; if not, generate again
 	_ = -uint64(mix_i32_unit*4 - alignBytes)
-	// numel of mix.{i}.i32 is the product of its shape, [5]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.i32 is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_I32 - 5)
-	// mix.{i}.i32 starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.i32 starts the bucket; if not, generate again
 	_ = -uint64(mix_start_I32 - 0)
-	// the bucket ends where mix.{i}.i32 ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/i32 ends where mix.{i}.i32 ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_i32_end - (mix_start_I32+mix_numel_I32+mix_i32_unit-1)/mix_i32_unit*mix_i32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_i32_shard_world1 - (mix_i32_end/mix_i32_unit+world1-1)/world1*mix_i32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_i32_shard_world2 - (mix_i32_end/mix_i32_unit+world2-1)/world2*mix_i32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_i32_shard_world3 - (mix_i32_end/mix_i32_unit+world3-1)/world3*mix_i32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_i32_shard_world4 - (mix_i32_end/mix_i32_unit+world4-1)/world4*mix_i32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_i32_shard_world8 - (mix_i32_end/mix_i32_unit+world8-1)/world8*mix_i32_unit)
 )
 
-// Bucket mix.{i}/i16, frozen: 1 parameter of 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/i16, frozen: 2 bytes an element.
 const (
-	mix_i16_unit int64 = 8 // elements; alignBytes/2
+	mix_i16_unit  int64 = 8 // elements; alignBytes / 2; shard.align_bytes
+	mix_numel_I16 int64 = 5 // elements of mix.{i}.i16; 5; blocks.params.shape
+	mix_start_I16 int64 = 0 // elements; 0; blocks.params
+	mix_i16_end   int64 = 8 // elements; roundUp(mix_start_I16 + mix_numel_I16, mix_i16_unit); blocks.params
 
-	mix_numel_I16 int64 = 5 // elements of mix.{i}.i16; 5
-	mix_start_I16 int64 = 0 // elements; the bucket's start
-
-	mix_i16_end          int64 = 8 // elements; roundup(mix_start_I16 + mix_numel_I16, unit)
-	mix_i16_shard_world1 int64 = 8 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_i16_shard_world2 int64 = 8 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_i16_shard_world3 int64 = 8 // elements of each rank; roundup(ceil(end/3), unit)
-	mix_i16_shard_world4 int64 = 8 // elements of each rank; roundup(ceil(end/4), unit)
-	mix_i16_shard_world8 int64 = 8 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/i16.
-const (
-	// a unit of 2-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 2-byte elements of mix.{i}/i16 is align_bytes long; if not, generate again
 	_ = -uint64(mix_i16_unit*2 - alignBytes)
-	// numel of mix.{i}.i16 is the product of its shape, [5]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.i16 is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_I16 - 5)
-	// mix.{i}.i16 starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.i16 starts the bucket; if not, generate again
 	_ = -uint64(mix_start_I16 - 0)
-	// the bucket ends where mix.{i}.i16 ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/i16 ends where mix.{i}.i16 ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_i16_end - (mix_start_I16+mix_numel_I16+mix_i16_unit-1)/mix_i16_unit*mix_i16_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_i16_shard_world1 - (mix_i16_end/mix_i16_unit+world1-1)/world1*mix_i16_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_i16_shard_world2 - (mix_i16_end/mix_i16_unit+world2-1)/world2*mix_i16_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_i16_shard_world3 - (mix_i16_end/mix_i16_unit+world3-1)/world3*mix_i16_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_i16_shard_world4 - (mix_i16_end/mix_i16_unit+world4-1)/world4*mix_i16_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_i16_shard_world8 - (mix_i16_end/mix_i16_unit+world8-1)/world8*mix_i16_unit)
 )
 
-// Bucket mix.{i}/i8, frozen: 1 parameter of 1 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/i8, frozen: 1 bytes an element.
 const (
-	mix_i8_unit int64 = 16 // elements; alignBytes/1
+	mix_i8_unit  int64 = 16 // elements; alignBytes / 1; shard.align_bytes
+	mix_numel_I8 int64 = 5  // elements of mix.{i}.i8; 5; blocks.params.shape
+	mix_start_I8 int64 = 0  // elements; 0; blocks.params
+	mix_i8_end   int64 = 16 // elements; roundUp(mix_start_I8 + mix_numel_I8, mix_i8_unit); blocks.params
 
-	mix_numel_I8 int64 = 5 // elements of mix.{i}.i8; 5
-	mix_start_I8 int64 = 0 // elements; the bucket's start
-
-	mix_i8_end          int64 = 16 // elements; roundup(mix_start_I8 + mix_numel_I8, unit)
-	mix_i8_shard_world1 int64 = 16 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_i8_shard_world2 int64 = 16 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_i8_shard_world3 int64 = 16 // elements of each rank; roundup(ceil(end/3), unit)
-	mix_i8_shard_world4 int64 = 16 // elements of each rank; roundup(ceil(end/4), unit)
-	mix_i8_shard_world8 int64 = 16 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/i8.
-const (
-	// a unit of 1-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 1-byte elements of mix.{i}/i8 is align_bytes long; if not, generate again
 	_ = -uint64(mix_i8_unit*1 - alignBytes)
-	// numel of mix.{i}.i8 is the product of its shape, [5]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.i8 is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_I8 - 5)
-	// mix.{i}.i8 starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.i8 starts the bucket; if not, generate again
 	_ = -uint64(mix_start_I8 - 0)
-	// the bucket ends where mix.{i}.i8 ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/i8 ends where mix.{i}.i8 ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_i8_end - (mix_start_I8+mix_numel_I8+mix_i8_unit-1)/mix_i8_unit*mix_i8_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_i8_shard_world1 - (mix_i8_end/mix_i8_unit+world1-1)/world1*mix_i8_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_i8_shard_world2 - (mix_i8_end/mix_i8_unit+world2-1)/world2*mix_i8_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_i8_shard_world3 - (mix_i8_end/mix_i8_unit+world3-1)/world3*mix_i8_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_i8_shard_world4 - (mix_i8_end/mix_i8_unit+world4-1)/world4*mix_i8_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_i8_shard_world8 - (mix_i8_end/mix_i8_unit+world8-1)/world8*mix_i8_unit)
 )
 
-// Bucket mix.{i}/u64, frozen: 1 parameter of 8 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/u64, frozen: 8 bytes an element.
 const (
-	mix_u64_unit int64 = 2 // elements; alignBytes/8
+	mix_u64_unit  int64 = 2 // elements; alignBytes / 8; shard.align_bytes
+	mix_numel_U64 int64 = 3 // elements of mix.{i}.u64; 3; blocks.params.shape
+	mix_start_U64 int64 = 0 // elements; 0; blocks.params
+	mix_u64_end   int64 = 4 // elements; roundUp(mix_start_U64 + mix_numel_U64, mix_u64_unit); blocks.params
 
-	mix_numel_U64 int64 = 3 // elements of mix.{i}.u64; 3
-	mix_start_U64 int64 = 0 // elements; the bucket's start
-
-	mix_u64_end          int64 = 4 // elements; roundup(mix_start_U64 + mix_numel_U64, unit)
-	mix_u64_shard_world1 int64 = 4 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_u64_shard_world2 int64 = 2 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_u64_shard_world3 int64 = 2 // elements of each rank; roundup(ceil(end/3), unit)
-	mix_u64_shard_world4 int64 = 2 // elements of each rank; roundup(ceil(end/4), unit)
-	mix_u64_shard_world8 int64 = 2 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/u64.
-const (
-	// a unit of 8-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 8-byte elements of mix.{i}/u64 is align_bytes long; if not, generate again
 	_ = -uint64(mix_u64_unit*8 - alignBytes)
-	// numel of mix.{i}.u64 is the product of its shape, [3]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.u64 is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_U64 - 3)
-	// mix.{i}.u64 starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.u64 starts the bucket; if not, generate again
 	_ = -uint64(mix_start_U64 - 0)
-	// the bucket ends where mix.{i}.u64 ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/u64 ends where mix.{i}.u64 ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_u64_end - (mix_start_U64+mix_numel_U64+mix_u64_unit-1)/mix_u64_unit*mix_u64_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_u64_shard_world1 - (mix_u64_end/mix_u64_unit+world1-1)/world1*mix_u64_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_u64_shard_world2 - (mix_u64_end/mix_u64_unit+world2-1)/world2*mix_u64_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_u64_shard_world3 - (mix_u64_end/mix_u64_unit+world3-1)/world3*mix_u64_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_u64_shard_world4 - (mix_u64_end/mix_u64_unit+world4-1)/world4*mix_u64_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_u64_shard_world8 - (mix_u64_end/mix_u64_unit+world8-1)/world8*mix_u64_unit)
 )
 
-// Bucket mix.{i}/u32, frozen: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/u32, frozen: 4 bytes an element.
 const (
-	mix_u32_unit int64 = 4 // elements; alignBytes/4
+	mix_u32_unit  int64 = 4 // elements; alignBytes / 4; shard.align_bytes
+	mix_numel_U32 int64 = 3 // elements of mix.{i}.u32; 3; blocks.params.shape
+	mix_start_U32 int64 = 0 // elements; 0; blocks.params
+	mix_u32_end   int64 = 4 // elements; roundUp(mix_start_U32 + mix_numel_U32, mix_u32_unit); blocks.params
 
-	mix_numel_U32 int64 = 3 // elements of mix.{i}.u32; 3
-	mix_start_U32 int64 = 0 // elements; the bucket's start
-
-	mix_u32_end          int64 = 4 // elements; roundup(mix_start_U32 + mix_numel_U32, unit)
-	mix_u32_shard_world1 int64 = 4 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_u32_shard_world2 int64 = 4 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_u32_shard_world3 int64 = 4 // elements of each rank; roundup(ceil(end/3), unit)
-	mix_u32_shard_world4 int64 = 4 // elements of each rank; roundup(ceil(end/4), unit)
-	mix_u32_shard_world8 int64 = 4 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/u32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of mix.{i}/u32 is align_bytes long; if not, generate again
 	_ = -uint64(mix_u32_unit*4 - alignBytes)
-	// numel of mix.{i}.u32 is the product of its shape, [3]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.u32 is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_U32 - 3)
-	// mix.{i}.u32 starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.u32 starts the bucket; if not, generate again
 	_ = -uint64(mix_start_U32 - 0)
-	// the bucket ends where mix.{i}.u32 ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/u32 ends where mix.{i}.u32 ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_u32_end - (mix_start_U32+mix_numel_U32+mix_u32_unit-1)/mix_u32_unit*mix_u32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_u32_shard_world1 - (mix_u32_end/mix_u32_unit+world1-1)/world1*mix_u32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_u32_shard_world2 - (mix_u32_end/mix_u32_unit+world2-1)/world2*mix_u32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_u32_shard_world3 - (mix_u32_end/mix_u32_unit+world3-1)/world3*mix_u32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_u32_shard_world4 - (mix_u32_end/mix_u32_unit+world4-1)/world4*mix_u32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_u32_shard_world8 - (mix_u32_end/mix_u32_unit+world8-1)/world8*mix_u32_unit)
 )
 
-// Bucket mix.{i}/u16, frozen: 1 parameter of 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/u16, frozen: 2 bytes an element.
 const (
-	mix_u16_unit int64 = 8 // elements; alignBytes/2
+	mix_u16_unit  int64 = 8 // elements; alignBytes / 2; shard.align_bytes
+	mix_numel_U16 int64 = 3 // elements of mix.{i}.u16; 3; blocks.params.shape
+	mix_start_U16 int64 = 0 // elements; 0; blocks.params
+	mix_u16_end   int64 = 8 // elements; roundUp(mix_start_U16 + mix_numel_U16, mix_u16_unit); blocks.params
 
-	mix_numel_U16 int64 = 3 // elements of mix.{i}.u16; 3
-	mix_start_U16 int64 = 0 // elements; the bucket's start
-
-	mix_u16_end          int64 = 8 // elements; roundup(mix_start_U16 + mix_numel_U16, unit)
-	mix_u16_shard_world1 int64 = 8 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_u16_shard_world2 int64 = 8 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_u16_shard_world3 int64 = 8 // elements of each rank; roundup(ceil(end/3), unit)
-	mix_u16_shard_world4 int64 = 8 // elements of each rank; roundup(ceil(end/4), unit)
-	mix_u16_shard_world8 int64 = 8 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/u16.
-const (
-	// a unit of 2-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 2-byte elements of mix.{i}/u16 is align_bytes long; if not, generate again
 	_ = -uint64(mix_u16_unit*2 - alignBytes)
-	// numel of mix.{i}.u16 is the product of its shape, [3]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.u16 is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_U16 - 3)
-	// mix.{i}.u16 starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.u16 starts the bucket; if not, generate again
 	_ = -uint64(mix_start_U16 - 0)
-	// the bucket ends where mix.{i}.u16 ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/u16 ends where mix.{i}.u16 ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_u16_end - (mix_start_U16+mix_numel_U16+mix_u16_unit-1)/mix_u16_unit*mix_u16_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_u16_shard_world1 - (mix_u16_end/mix_u16_unit+world1-1)/world1*mix_u16_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_u16_shard_world2 - (mix_u16_end/mix_u16_unit+world2-1)/world2*mix_u16_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_u16_shard_world3 - (mix_u16_end/mix_u16_unit+world3-1)/world3*mix_u16_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_u16_shard_world4 - (mix_u16_end/mix_u16_unit+world4-1)/world4*mix_u16_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_u16_shard_world8 - (mix_u16_end/mix_u16_unit+world8-1)/world8*mix_u16_unit)
 )
 
-// Bucket mix.{i}/u8, frozen: 1 parameter of 1 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/u8, frozen: 1 bytes an element.
 const (
-	mix_u8_unit int64 = 16 // elements; alignBytes/1
+	mix_u8_unit  int64 = 16 // elements; alignBytes / 1; shard.align_bytes
+	mix_numel_U8 int64 = 4  // elements of mix.{i}.u8; 4; blocks.params.shape
+	mix_start_U8 int64 = 0  // elements; 0; blocks.params
+	mix_u8_end   int64 = 16 // elements; roundUp(mix_start_U8 + mix_numel_U8, mix_u8_unit); blocks.params
 
-	mix_numel_U8 int64 = 4 // elements of mix.{i}.u8; 4
-	mix_start_U8 int64 = 0 // elements; the bucket's start
-
-	mix_u8_end          int64 = 16 // elements; roundup(mix_start_U8 + mix_numel_U8, unit)
-	mix_u8_shard_world1 int64 = 16 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_u8_shard_world2 int64 = 16 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_u8_shard_world3 int64 = 16 // elements of each rank; roundup(ceil(end/3), unit)
-	mix_u8_shard_world4 int64 = 16 // elements of each rank; roundup(ceil(end/4), unit)
-	mix_u8_shard_world8 int64 = 16 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/u8.
-const (
-	// a unit of 1-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 1-byte elements of mix.{i}/u8 is align_bytes long; if not, generate again
 	_ = -uint64(mix_u8_unit*1 - alignBytes)
-	// numel of mix.{i}.u8 is the product of its shape, [4]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.u8 is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_U8 - 4)
-	// mix.{i}.u8 starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.u8 starts the bucket; if not, generate again
 	_ = -uint64(mix_start_U8 - 0)
-	// the bucket ends where mix.{i}.u8 ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/u8 ends where mix.{i}.u8 ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_u8_end - (mix_start_U8+mix_numel_U8+mix_u8_unit-1)/mix_u8_unit*mix_u8_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(mix_u8_shard_world1 - (mix_u8_end/mix_u8_unit+world1-1)/world1*mix_u8_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(mix_u8_shard_world2 - (mix_u8_end/mix_u8_unit+world2-1)/world2*mix_u8_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(mix_u8_shard_world3 - (mix_u8_end/mix_u8_unit+world3-1)/world3*mix_u8_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(mix_u8_shard_world4 - (mix_u8_end/mix_u8_unit+world4-1)/world4*mix_u8_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(mix_u8_shard_world8 - (mix_u8_end/mix_u8_unit+world8-1)/world8*mix_u8_unit)
 )
 
-// Bucket mix.{i}/bool, frozen: 1 parameter of 1 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket mix.{i}/bool, frozen: 1 bytes an element.
 const (
-	mix_bool_unit int64 = 16 // elements; alignBytes/1
+	mix_bool_unit  int64 = 16 // elements; alignBytes / 1; shard.align_bytes
+	mix_numel_Mask int64 = 9  // elements of mix.{i}.mask; 9; blocks.params.shape
+	mix_start_Mask int64 = 0  // elements; 0; blocks.params
+	mix_bool_end   int64 = 16 // elements; roundUp(mix_start_Mask + mix_numel_Mask, mix_bool_unit); blocks.params
 
-	mix_numel_Mask int64 = 9 // elements of mix.{i}.mask; 9
-	mix_start_Mask int64 = 0 // elements; the bucket's start
-
-	mix_bool_end          int64 = 16 // elements; roundup(mix_start_Mask + mix_numel_Mask, unit)
-	mix_bool_shard_world1 int64 = 16 // elements of each rank; roundup(ceil(end/1), unit)
-	mix_bool_shard_world2 int64 = 16 // elements of each rank; roundup(ceil(end/2), unit)
-	mix_bool_shard_world3 int64 = 16 // elements of each rank; roundup(ceil(end/3), unit)
-	mix_bool_shard_world4 int64 = 16 // elements of each rank; roundup(ceil(end/4), unit)
-	mix_bool_shard_world8 int64 = 16 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket mix.{i}/bool.
-const (
-	// a unit of 1-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 1-byte elements of mix.{i}/bool is align_bytes long; if not, generate again
 	_ = -uint64(mix_bool_unit*1 - alignBytes)
-	// numel of mix.{i}.mask is the product of its shape, [9]; if not, generate again
+	// blocks.params.shape: numel of mix.{i}.mask is the product of the dimensions; if not, generate again
 	_ = -uint64(mix_numel_Mask - 9)
-	// mix.{i}.mask starts the bucket; if not, generate again
+	// blocks.params: mix.{i}.mask starts the bucket; if not, generate again
 	_ = -uint64(mix_start_Mask - 0)
-	// the bucket ends where mix.{i}.mask ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket mix.{i}/bool ends where mix.{i}.mask ends, rounded up to the unit; if not, generate again
 	_ = -uint64(mix_bool_end - (mix_start_Mask+mix_numel_Mask+mix_bool_unit-1)/mix_bool_unit*mix_bool_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
+)
+
+// What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+const (
+	mix_f64_shard_world1        int64 = 12 // elements; ceilDiv(mix_f64_end / mix_f64_unit, world1) * mix_f64_unit; topology.world
+	mix_f64_shard_world2        int64 = 6  // elements; ceilDiv(mix_f64_end / mix_f64_unit, world2) * mix_f64_unit; topology.world
+	mix_f64_shard_world3        int64 = 4  // elements; ceilDiv(mix_f64_end / mix_f64_unit, world3) * mix_f64_unit; topology.world
+	mix_f64_shard_world4        int64 = 4  // elements; ceilDiv(mix_f64_end / mix_f64_unit, world4) * mix_f64_unit; topology.world
+	mix_f64_shard_world8        int64 = 2  // elements; ceilDiv(mix_f64_end / mix_f64_unit, world8) * mix_f64_unit; topology.world
+	mix_f32_shard_world1        int64 = 12 // elements; ceilDiv(mix_f32_end / mix_f32_unit, world1) * mix_f32_unit; topology.world
+	mix_f32_shard_world2        int64 = 8  // elements; ceilDiv(mix_f32_end / mix_f32_unit, world2) * mix_f32_unit; topology.world
+	mix_f32_shard_world3        int64 = 4  // elements; ceilDiv(mix_f32_end / mix_f32_unit, world3) * mix_f32_unit; topology.world
+	mix_f32_shard_world4        int64 = 4  // elements; ceilDiv(mix_f32_end / mix_f32_unit, world4) * mix_f32_unit; topology.world
+	mix_f32_shard_world8        int64 = 4  // elements; ceilDiv(mix_f32_end / mix_f32_unit, world8) * mix_f32_unit; topology.world
+	mix_bf16_shard_world1       int64 = 24 // elements; ceilDiv(mix_bf16_end / mix_bf16_unit, world1) * mix_bf16_unit; topology.world
+	mix_bf16_shard_world2       int64 = 16 // elements; ceilDiv(mix_bf16_end / mix_bf16_unit, world2) * mix_bf16_unit; topology.world
+	mix_bf16_shard_world3       int64 = 8  // elements; ceilDiv(mix_bf16_end / mix_bf16_unit, world3) * mix_bf16_unit; topology.world
+	mix_bf16_shard_world4       int64 = 8  // elements; ceilDiv(mix_bf16_end / mix_bf16_unit, world4) * mix_bf16_unit; topology.world
+	mix_bf16_shard_world8       int64 = 8  // elements; ceilDiv(mix_bf16_end / mix_bf16_unit, world8) * mix_bf16_unit; topology.world
+	mix_f16_shard_world1        int64 = 24 // elements; ceilDiv(mix_f16_end / mix_f16_unit, world1) * mix_f16_unit; topology.world
+	mix_f16_shard_world2        int64 = 16 // elements; ceilDiv(mix_f16_end / mix_f16_unit, world2) * mix_f16_unit; topology.world
+	mix_f16_shard_world3        int64 = 8  // elements; ceilDiv(mix_f16_end / mix_f16_unit, world3) * mix_f16_unit; topology.world
+	mix_f16_shard_world4        int64 = 8  // elements; ceilDiv(mix_f16_end / mix_f16_unit, world4) * mix_f16_unit; topology.world
+	mix_f16_shard_world8        int64 = 8  // elements; ceilDiv(mix_f16_end / mix_f16_unit, world8) * mix_f16_unit; topology.world
+	mix_bf16frozen_shard_world1 int64 = 8  // elements; ceilDiv(mix_bf16frozen_end / mix_bf16frozen_unit, world1) * mix_bf16frozen_unit; topology.world
+	mix_bf16frozen_shard_world2 int64 = 8  // elements; ceilDiv(mix_bf16frozen_end / mix_bf16frozen_unit, world2) * mix_bf16frozen_unit; topology.world
+	mix_bf16frozen_shard_world3 int64 = 8  // elements; ceilDiv(mix_bf16frozen_end / mix_bf16frozen_unit, world3) * mix_bf16frozen_unit; topology.world
+	mix_bf16frozen_shard_world4 int64 = 8  // elements; ceilDiv(mix_bf16frozen_end / mix_bf16frozen_unit, world4) * mix_bf16frozen_unit; topology.world
+	mix_bf16frozen_shard_world8 int64 = 8  // elements; ceilDiv(mix_bf16frozen_end / mix_bf16frozen_unit, world8) * mix_bf16frozen_unit; topology.world
+	mix_f8e4m3_shard_world1     int64 = 48 // elements; ceilDiv(mix_f8e4m3_end / mix_f8e4m3_unit, world1) * mix_f8e4m3_unit; topology.world
+	mix_f8e4m3_shard_world2     int64 = 32 // elements; ceilDiv(mix_f8e4m3_end / mix_f8e4m3_unit, world2) * mix_f8e4m3_unit; topology.world
+	mix_f8e4m3_shard_world3     int64 = 16 // elements; ceilDiv(mix_f8e4m3_end / mix_f8e4m3_unit, world3) * mix_f8e4m3_unit; topology.world
+	mix_f8e4m3_shard_world4     int64 = 16 // elements; ceilDiv(mix_f8e4m3_end / mix_f8e4m3_unit, world4) * mix_f8e4m3_unit; topology.world
+	mix_f8e4m3_shard_world8     int64 = 16 // elements; ceilDiv(mix_f8e4m3_end / mix_f8e4m3_unit, world8) * mix_f8e4m3_unit; topology.world
+	mix_f8e5m2_shard_world1     int64 = 32 // elements; ceilDiv(mix_f8e5m2_end / mix_f8e5m2_unit, world1) * mix_f8e5m2_unit; topology.world
+	mix_f8e5m2_shard_world2     int64 = 16 // elements; ceilDiv(mix_f8e5m2_end / mix_f8e5m2_unit, world2) * mix_f8e5m2_unit; topology.world
+	mix_f8e5m2_shard_world3     int64 = 16 // elements; ceilDiv(mix_f8e5m2_end / mix_f8e5m2_unit, world3) * mix_f8e5m2_unit; topology.world
+	mix_f8e5m2_shard_world4     int64 = 16 // elements; ceilDiv(mix_f8e5m2_end / mix_f8e5m2_unit, world4) * mix_f8e5m2_unit; topology.world
+	mix_f8e5m2_shard_world8     int64 = 16 // elements; ceilDiv(mix_f8e5m2_end / mix_f8e5m2_unit, world8) * mix_f8e5m2_unit; topology.world
+	mix_i64_shard_world1        int64 = 6  // elements; ceilDiv(mix_i64_end / mix_i64_unit, world1) * mix_i64_unit; topology.world
+	mix_i64_shard_world2        int64 = 4  // elements; ceilDiv(mix_i64_end / mix_i64_unit, world2) * mix_i64_unit; topology.world
+	mix_i64_shard_world3        int64 = 2  // elements; ceilDiv(mix_i64_end / mix_i64_unit, world3) * mix_i64_unit; topology.world
+	mix_i64_shard_world4        int64 = 2  // elements; ceilDiv(mix_i64_end / mix_i64_unit, world4) * mix_i64_unit; topology.world
+	mix_i64_shard_world8        int64 = 2  // elements; ceilDiv(mix_i64_end / mix_i64_unit, world8) * mix_i64_unit; topology.world
+	mix_i32_shard_world1        int64 = 8  // elements; ceilDiv(mix_i32_end / mix_i32_unit, world1) * mix_i32_unit; topology.world
+	mix_i32_shard_world2        int64 = 4  // elements; ceilDiv(mix_i32_end / mix_i32_unit, world2) * mix_i32_unit; topology.world
+	mix_i32_shard_world3        int64 = 4  // elements; ceilDiv(mix_i32_end / mix_i32_unit, world3) * mix_i32_unit; topology.world
+	mix_i32_shard_world4        int64 = 4  // elements; ceilDiv(mix_i32_end / mix_i32_unit, world4) * mix_i32_unit; topology.world
+	mix_i32_shard_world8        int64 = 4  // elements; ceilDiv(mix_i32_end / mix_i32_unit, world8) * mix_i32_unit; topology.world
+	mix_i16_shard_world1        int64 = 8  // elements; ceilDiv(mix_i16_end / mix_i16_unit, world1) * mix_i16_unit; topology.world
+	mix_i16_shard_world2        int64 = 8  // elements; ceilDiv(mix_i16_end / mix_i16_unit, world2) * mix_i16_unit; topology.world
+	mix_i16_shard_world3        int64 = 8  // elements; ceilDiv(mix_i16_end / mix_i16_unit, world3) * mix_i16_unit; topology.world
+	mix_i16_shard_world4        int64 = 8  // elements; ceilDiv(mix_i16_end / mix_i16_unit, world4) * mix_i16_unit; topology.world
+	mix_i16_shard_world8        int64 = 8  // elements; ceilDiv(mix_i16_end / mix_i16_unit, world8) * mix_i16_unit; topology.world
+	mix_i8_shard_world1         int64 = 16 // elements; ceilDiv(mix_i8_end / mix_i8_unit, world1) * mix_i8_unit; topology.world
+	mix_i8_shard_world2         int64 = 16 // elements; ceilDiv(mix_i8_end / mix_i8_unit, world2) * mix_i8_unit; topology.world
+	mix_i8_shard_world3         int64 = 16 // elements; ceilDiv(mix_i8_end / mix_i8_unit, world3) * mix_i8_unit; topology.world
+	mix_i8_shard_world4         int64 = 16 // elements; ceilDiv(mix_i8_end / mix_i8_unit, world4) * mix_i8_unit; topology.world
+	mix_i8_shard_world8         int64 = 16 // elements; ceilDiv(mix_i8_end / mix_i8_unit, world8) * mix_i8_unit; topology.world
+	mix_u64_shard_world1        int64 = 4  // elements; ceilDiv(mix_u64_end / mix_u64_unit, world1) * mix_u64_unit; topology.world
+	mix_u64_shard_world2        int64 = 2  // elements; ceilDiv(mix_u64_end / mix_u64_unit, world2) * mix_u64_unit; topology.world
+	mix_u64_shard_world3        int64 = 2  // elements; ceilDiv(mix_u64_end / mix_u64_unit, world3) * mix_u64_unit; topology.world
+	mix_u64_shard_world4        int64 = 2  // elements; ceilDiv(mix_u64_end / mix_u64_unit, world4) * mix_u64_unit; topology.world
+	mix_u64_shard_world8        int64 = 2  // elements; ceilDiv(mix_u64_end / mix_u64_unit, world8) * mix_u64_unit; topology.world
+	mix_u32_shard_world1        int64 = 4  // elements; ceilDiv(mix_u32_end / mix_u32_unit, world1) * mix_u32_unit; topology.world
+	mix_u32_shard_world2        int64 = 4  // elements; ceilDiv(mix_u32_end / mix_u32_unit, world2) * mix_u32_unit; topology.world
+	mix_u32_shard_world3        int64 = 4  // elements; ceilDiv(mix_u32_end / mix_u32_unit, world3) * mix_u32_unit; topology.world
+	mix_u32_shard_world4        int64 = 4  // elements; ceilDiv(mix_u32_end / mix_u32_unit, world4) * mix_u32_unit; topology.world
+	mix_u32_shard_world8        int64 = 4  // elements; ceilDiv(mix_u32_end / mix_u32_unit, world8) * mix_u32_unit; topology.world
+	mix_u16_shard_world1        int64 = 8  // elements; ceilDiv(mix_u16_end / mix_u16_unit, world1) * mix_u16_unit; topology.world
+	mix_u16_shard_world2        int64 = 8  // elements; ceilDiv(mix_u16_end / mix_u16_unit, world2) * mix_u16_unit; topology.world
+	mix_u16_shard_world3        int64 = 8  // elements; ceilDiv(mix_u16_end / mix_u16_unit, world3) * mix_u16_unit; topology.world
+	mix_u16_shard_world4        int64 = 8  // elements; ceilDiv(mix_u16_end / mix_u16_unit, world4) * mix_u16_unit; topology.world
+	mix_u16_shard_world8        int64 = 8  // elements; ceilDiv(mix_u16_end / mix_u16_unit, world8) * mix_u16_unit; topology.world
+	mix_u8_shard_world1         int64 = 16 // elements; ceilDiv(mix_u8_end / mix_u8_unit, world1) * mix_u8_unit; topology.world
+	mix_u8_shard_world2         int64 = 16 // elements; ceilDiv(mix_u8_end / mix_u8_unit, world2) * mix_u8_unit; topology.world
+	mix_u8_shard_world3         int64 = 16 // elements; ceilDiv(mix_u8_end / mix_u8_unit, world3) * mix_u8_unit; topology.world
+	mix_u8_shard_world4         int64 = 16 // elements; ceilDiv(mix_u8_end / mix_u8_unit, world4) * mix_u8_unit; topology.world
+	mix_u8_shard_world8         int64 = 16 // elements; ceilDiv(mix_u8_end / mix_u8_unit, world8) * mix_u8_unit; topology.world
+	mix_bool_shard_world1       int64 = 16 // elements; ceilDiv(mix_bool_end / mix_bool_unit, world1) * mix_bool_unit; topology.world
+	mix_bool_shard_world2       int64 = 16 // elements; ceilDiv(mix_bool_end / mix_bool_unit, world2) * mix_bool_unit; topology.world
+	mix_bool_shard_world3       int64 = 16 // elements; ceilDiv(mix_bool_end / mix_bool_unit, world3) * mix_bool_unit; topology.world
+	mix_bool_shard_world4       int64 = 16 // elements; ceilDiv(mix_bool_end / mix_bool_unit, world4) * mix_bool_unit; topology.world
+	mix_bool_shard_world8       int64 = 16 // elements; ceilDiv(mix_bool_end / mix_bool_unit, world8) * mix_bool_unit; topology.world
+
+	// topology.world: a shard of mix.{i}/f64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f64_shard_world1 - (mix_f64_end/mix_f64_unit+world1-1)/world1*mix_f64_unit)
+	// topology.world: a shard of mix.{i}/f64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f64_shard_world2 - (mix_f64_end/mix_f64_unit+world2-1)/world2*mix_f64_unit)
+	// topology.world: a shard of mix.{i}/f64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f64_shard_world3 - (mix_f64_end/mix_f64_unit+world3-1)/world3*mix_f64_unit)
+	// topology.world: a shard of mix.{i}/f64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f64_shard_world4 - (mix_f64_end/mix_f64_unit+world4-1)/world4*mix_f64_unit)
+	// topology.world: a shard of mix.{i}/f64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f64_shard_world8 - (mix_f64_end/mix_f64_unit+world8-1)/world8*mix_f64_unit)
+	// topology.world: a shard of mix.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f32_shard_world1 - (mix_f32_end/mix_f32_unit+world1-1)/world1*mix_f32_unit)
+	// topology.world: a shard of mix.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f32_shard_world2 - (mix_f32_end/mix_f32_unit+world2-1)/world2*mix_f32_unit)
+	// topology.world: a shard of mix.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f32_shard_world3 - (mix_f32_end/mix_f32_unit+world3-1)/world3*mix_f32_unit)
+	// topology.world: a shard of mix.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f32_shard_world4 - (mix_f32_end/mix_f32_unit+world4-1)/world4*mix_f32_unit)
+	// topology.world: a shard of mix.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f32_shard_world8 - (mix_f32_end/mix_f32_unit+world8-1)/world8*mix_f32_unit)
+	// topology.world: a shard of mix.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_bf16_shard_world1 - (mix_bf16_end/mix_bf16_unit+world1-1)/world1*mix_bf16_unit)
+	// topology.world: a shard of mix.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_bf16_shard_world2 - (mix_bf16_end/mix_bf16_unit+world2-1)/world2*mix_bf16_unit)
+	// topology.world: a shard of mix.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_bf16_shard_world3 - (mix_bf16_end/mix_bf16_unit+world3-1)/world3*mix_bf16_unit)
+	// topology.world: a shard of mix.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_bf16_shard_world4 - (mix_bf16_end/mix_bf16_unit+world4-1)/world4*mix_bf16_unit)
+	// topology.world: a shard of mix.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_bf16_shard_world8 - (mix_bf16_end/mix_bf16_unit+world8-1)/world8*mix_bf16_unit)
+	// topology.world: a shard of mix.{i}/f16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f16_shard_world1 - (mix_f16_end/mix_f16_unit+world1-1)/world1*mix_f16_unit)
+	// topology.world: a shard of mix.{i}/f16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f16_shard_world2 - (mix_f16_end/mix_f16_unit+world2-1)/world2*mix_f16_unit)
+	// topology.world: a shard of mix.{i}/f16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f16_shard_world3 - (mix_f16_end/mix_f16_unit+world3-1)/world3*mix_f16_unit)
+	// topology.world: a shard of mix.{i}/f16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f16_shard_world4 - (mix_f16_end/mix_f16_unit+world4-1)/world4*mix_f16_unit)
+	// topology.world: a shard of mix.{i}/f16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f16_shard_world8 - (mix_f16_end/mix_f16_unit+world8-1)/world8*mix_f16_unit)
+	// topology.world: a shard of mix.{i}/bf16/frozen is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_bf16frozen_shard_world1 - (mix_bf16frozen_end/mix_bf16frozen_unit+world1-1)/world1*mix_bf16frozen_unit)
+	// topology.world: a shard of mix.{i}/bf16/frozen is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_bf16frozen_shard_world2 - (mix_bf16frozen_end/mix_bf16frozen_unit+world2-1)/world2*mix_bf16frozen_unit)
+	// topology.world: a shard of mix.{i}/bf16/frozen is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_bf16frozen_shard_world3 - (mix_bf16frozen_end/mix_bf16frozen_unit+world3-1)/world3*mix_bf16frozen_unit)
+	// topology.world: a shard of mix.{i}/bf16/frozen is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_bf16frozen_shard_world4 - (mix_bf16frozen_end/mix_bf16frozen_unit+world4-1)/world4*mix_bf16frozen_unit)
+	// topology.world: a shard of mix.{i}/bf16/frozen is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_bf16frozen_shard_world8 - (mix_bf16frozen_end/mix_bf16frozen_unit+world8-1)/world8*mix_bf16frozen_unit)
+	// topology.world: a shard of mix.{i}/f8e4m3 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f8e4m3_shard_world1 - (mix_f8e4m3_end/mix_f8e4m3_unit+world1-1)/world1*mix_f8e4m3_unit)
+	// topology.world: a shard of mix.{i}/f8e4m3 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f8e4m3_shard_world2 - (mix_f8e4m3_end/mix_f8e4m3_unit+world2-1)/world2*mix_f8e4m3_unit)
+	// topology.world: a shard of mix.{i}/f8e4m3 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f8e4m3_shard_world3 - (mix_f8e4m3_end/mix_f8e4m3_unit+world3-1)/world3*mix_f8e4m3_unit)
+	// topology.world: a shard of mix.{i}/f8e4m3 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f8e4m3_shard_world4 - (mix_f8e4m3_end/mix_f8e4m3_unit+world4-1)/world4*mix_f8e4m3_unit)
+	// topology.world: a shard of mix.{i}/f8e4m3 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f8e4m3_shard_world8 - (mix_f8e4m3_end/mix_f8e4m3_unit+world8-1)/world8*mix_f8e4m3_unit)
+	// topology.world: a shard of mix.{i}/f8e5m2 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f8e5m2_shard_world1 - (mix_f8e5m2_end/mix_f8e5m2_unit+world1-1)/world1*mix_f8e5m2_unit)
+	// topology.world: a shard of mix.{i}/f8e5m2 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f8e5m2_shard_world2 - (mix_f8e5m2_end/mix_f8e5m2_unit+world2-1)/world2*mix_f8e5m2_unit)
+	// topology.world: a shard of mix.{i}/f8e5m2 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f8e5m2_shard_world3 - (mix_f8e5m2_end/mix_f8e5m2_unit+world3-1)/world3*mix_f8e5m2_unit)
+	// topology.world: a shard of mix.{i}/f8e5m2 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f8e5m2_shard_world4 - (mix_f8e5m2_end/mix_f8e5m2_unit+world4-1)/world4*mix_f8e5m2_unit)
+	// topology.world: a shard of mix.{i}/f8e5m2 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_f8e5m2_shard_world8 - (mix_f8e5m2_end/mix_f8e5m2_unit+world8-1)/world8*mix_f8e5m2_unit)
+	// topology.world: a shard of mix.{i}/i64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i64_shard_world1 - (mix_i64_end/mix_i64_unit+world1-1)/world1*mix_i64_unit)
+	// topology.world: a shard of mix.{i}/i64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i64_shard_world2 - (mix_i64_end/mix_i64_unit+world2-1)/world2*mix_i64_unit)
+	// topology.world: a shard of mix.{i}/i64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i64_shard_world3 - (mix_i64_end/mix_i64_unit+world3-1)/world3*mix_i64_unit)
+	// topology.world: a shard of mix.{i}/i64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i64_shard_world4 - (mix_i64_end/mix_i64_unit+world4-1)/world4*mix_i64_unit)
+	// topology.world: a shard of mix.{i}/i64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i64_shard_world8 - (mix_i64_end/mix_i64_unit+world8-1)/world8*mix_i64_unit)
+	// topology.world: a shard of mix.{i}/i32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i32_shard_world1 - (mix_i32_end/mix_i32_unit+world1-1)/world1*mix_i32_unit)
+	// topology.world: a shard of mix.{i}/i32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i32_shard_world2 - (mix_i32_end/mix_i32_unit+world2-1)/world2*mix_i32_unit)
+	// topology.world: a shard of mix.{i}/i32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i32_shard_world3 - (mix_i32_end/mix_i32_unit+world3-1)/world3*mix_i32_unit)
+	// topology.world: a shard of mix.{i}/i32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i32_shard_world4 - (mix_i32_end/mix_i32_unit+world4-1)/world4*mix_i32_unit)
+	// topology.world: a shard of mix.{i}/i32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i32_shard_world8 - (mix_i32_end/mix_i32_unit+world8-1)/world8*mix_i32_unit)
+	// topology.world: a shard of mix.{i}/i16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i16_shard_world1 - (mix_i16_end/mix_i16_unit+world1-1)/world1*mix_i16_unit)
+	// topology.world: a shard of mix.{i}/i16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i16_shard_world2 - (mix_i16_end/mix_i16_unit+world2-1)/world2*mix_i16_unit)
+	// topology.world: a shard of mix.{i}/i16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i16_shard_world3 - (mix_i16_end/mix_i16_unit+world3-1)/world3*mix_i16_unit)
+	// topology.world: a shard of mix.{i}/i16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i16_shard_world4 - (mix_i16_end/mix_i16_unit+world4-1)/world4*mix_i16_unit)
+	// topology.world: a shard of mix.{i}/i16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i16_shard_world8 - (mix_i16_end/mix_i16_unit+world8-1)/world8*mix_i16_unit)
+	// topology.world: a shard of mix.{i}/i8 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i8_shard_world1 - (mix_i8_end/mix_i8_unit+world1-1)/world1*mix_i8_unit)
+	// topology.world: a shard of mix.{i}/i8 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i8_shard_world2 - (mix_i8_end/mix_i8_unit+world2-1)/world2*mix_i8_unit)
+	// topology.world: a shard of mix.{i}/i8 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i8_shard_world3 - (mix_i8_end/mix_i8_unit+world3-1)/world3*mix_i8_unit)
+	// topology.world: a shard of mix.{i}/i8 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i8_shard_world4 - (mix_i8_end/mix_i8_unit+world4-1)/world4*mix_i8_unit)
+	// topology.world: a shard of mix.{i}/i8 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_i8_shard_world8 - (mix_i8_end/mix_i8_unit+world8-1)/world8*mix_i8_unit)
+	// topology.world: a shard of mix.{i}/u64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u64_shard_world1 - (mix_u64_end/mix_u64_unit+world1-1)/world1*mix_u64_unit)
+	// topology.world: a shard of mix.{i}/u64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u64_shard_world2 - (mix_u64_end/mix_u64_unit+world2-1)/world2*mix_u64_unit)
+	// topology.world: a shard of mix.{i}/u64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u64_shard_world3 - (mix_u64_end/mix_u64_unit+world3-1)/world3*mix_u64_unit)
+	// topology.world: a shard of mix.{i}/u64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u64_shard_world4 - (mix_u64_end/mix_u64_unit+world4-1)/world4*mix_u64_unit)
+	// topology.world: a shard of mix.{i}/u64 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u64_shard_world8 - (mix_u64_end/mix_u64_unit+world8-1)/world8*mix_u64_unit)
+	// topology.world: a shard of mix.{i}/u32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u32_shard_world1 - (mix_u32_end/mix_u32_unit+world1-1)/world1*mix_u32_unit)
+	// topology.world: a shard of mix.{i}/u32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u32_shard_world2 - (mix_u32_end/mix_u32_unit+world2-1)/world2*mix_u32_unit)
+	// topology.world: a shard of mix.{i}/u32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u32_shard_world3 - (mix_u32_end/mix_u32_unit+world3-1)/world3*mix_u32_unit)
+	// topology.world: a shard of mix.{i}/u32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u32_shard_world4 - (mix_u32_end/mix_u32_unit+world4-1)/world4*mix_u32_unit)
+	// topology.world: a shard of mix.{i}/u32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u32_shard_world8 - (mix_u32_end/mix_u32_unit+world8-1)/world8*mix_u32_unit)
+	// topology.world: a shard of mix.{i}/u16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u16_shard_world1 - (mix_u16_end/mix_u16_unit+world1-1)/world1*mix_u16_unit)
+	// topology.world: a shard of mix.{i}/u16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u16_shard_world2 - (mix_u16_end/mix_u16_unit+world2-1)/world2*mix_u16_unit)
+	// topology.world: a shard of mix.{i}/u16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u16_shard_world3 - (mix_u16_end/mix_u16_unit+world3-1)/world3*mix_u16_unit)
+	// topology.world: a shard of mix.{i}/u16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u16_shard_world4 - (mix_u16_end/mix_u16_unit+world4-1)/world4*mix_u16_unit)
+	// topology.world: a shard of mix.{i}/u16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u16_shard_world8 - (mix_u16_end/mix_u16_unit+world8-1)/world8*mix_u16_unit)
+	// topology.world: a shard of mix.{i}/u8 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u8_shard_world1 - (mix_u8_end/mix_u8_unit+world1-1)/world1*mix_u8_unit)
+	// topology.world: a shard of mix.{i}/u8 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u8_shard_world2 - (mix_u8_end/mix_u8_unit+world2-1)/world2*mix_u8_unit)
+	// topology.world: a shard of mix.{i}/u8 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u8_shard_world3 - (mix_u8_end/mix_u8_unit+world3-1)/world3*mix_u8_unit)
+	// topology.world: a shard of mix.{i}/u8 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u8_shard_world4 - (mix_u8_end/mix_u8_unit+world4-1)/world4*mix_u8_unit)
+	// topology.world: a shard of mix.{i}/u8 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(mix_u8_shard_world8 - (mix_u8_end/mix_u8_unit+world8-1)/world8*mix_u8_unit)
+	// topology.world: a shard of mix.{i}/bool is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(mix_bool_shard_world1 - (mix_bool_end/mix_bool_unit+world1-1)/world1*mix_bool_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
+	// topology.world: a shard of mix.{i}/bool is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(mix_bool_shard_world2 - (mix_bool_end/mix_bool_unit+world2-1)/world2*mix_bool_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
+	// topology.world: a shard of mix.{i}/bool is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(mix_bool_shard_world3 - (mix_bool_end/mix_bool_unit+world3-1)/world3*mix_bool_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
+	// topology.world: a shard of mix.{i}/bool is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(mix_bool_shard_world4 - (mix_bool_end/mix_bool_unit+world4-1)/world4*mix_bool_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
+	// topology.world: a shard of mix.{i}/bool is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(mix_bool_shard_world8 - (mix_bool_end/mix_bool_unit+world8-1)/world8*mix_bool_unit)
 )
 
-// What the compiler checks of the memory: shard elements times the bytes that a rank
-// keeps for one (parameter + gradient + master + moments), for each bucket of each block.
+// The memory of a rank. What it keeps is shard elements times the bytes for one
+// (parameter, gradient, master, moments), for each bucket of each block.
 const (
-	// a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld1 - (MixLen*mix_f64_shard_world1*(8+8+0+2*8) +
-		MixLen*mix_f32_shard_world1*(4+4+0+2*4) +
-		MixLen*mix_bf16_shard_world1*(2+4+4+2*4) +
-		MixLen*mix_f16_shard_world1*(2+4+4+2*4) +
+	restBytesWorld1 int64 = 3488 // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld2 int64 = 2240 // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld3 int64 = 1344 // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld4 int64 = 1344 // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld8 int64 = 1216 // bytes of a rank between passes: shards, masters, moments, gradient shards
+	peakBytesWorld1 int64 = 5280 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 4480 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 3616 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 4336 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld8 int64 = 6560 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld1 - (MixLen*mix_f64_shard_world1*(8+8+8+8) +
+		MixLen*mix_f32_shard_world1*(4+4+4+4) +
+		MixLen*mix_bf16_shard_world1*(2+4+4+4+4) +
+		MixLen*mix_f16_shard_world1*(2+4+4+4+4) +
 		MixLen*mix_bf16frozen_shard_world1*2 +
 		MixLen*mix_f8e4m3_shard_world1*1 +
 		MixLen*mix_f8e5m2_shard_world1*1 +
@@ -712,11 +616,11 @@ const (
 		MixLen*mix_u16_shard_world1*2 +
 		MixLen*mix_u8_shard_world1*1 +
 		MixLen*mix_bool_shard_world1*1))
-	// a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld2 - (MixLen*mix_f64_shard_world2*(8+8+0+2*8) +
-		MixLen*mix_f32_shard_world2*(4+4+0+2*4) +
-		MixLen*mix_bf16_shard_world2*(2+4+4+2*4) +
-		MixLen*mix_f16_shard_world2*(2+4+4+2*4) +
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld2 - (MixLen*mix_f64_shard_world2*(8+8+8+8) +
+		MixLen*mix_f32_shard_world2*(4+4+4+4) +
+		MixLen*mix_bf16_shard_world2*(2+4+4+4+4) +
+		MixLen*mix_f16_shard_world2*(2+4+4+4+4) +
 		MixLen*mix_bf16frozen_shard_world2*2 +
 		MixLen*mix_f8e4m3_shard_world2*1 +
 		MixLen*mix_f8e5m2_shard_world2*1 +
@@ -729,11 +633,11 @@ const (
 		MixLen*mix_u16_shard_world2*2 +
 		MixLen*mix_u8_shard_world2*1 +
 		MixLen*mix_bool_shard_world2*1))
-	// a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld3 - (MixLen*mix_f64_shard_world3*(8+8+0+2*8) +
-		MixLen*mix_f32_shard_world3*(4+4+0+2*4) +
-		MixLen*mix_bf16_shard_world3*(2+4+4+2*4) +
-		MixLen*mix_f16_shard_world3*(2+4+4+2*4) +
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld3 - (MixLen*mix_f64_shard_world3*(8+8+8+8) +
+		MixLen*mix_f32_shard_world3*(4+4+4+4) +
+		MixLen*mix_bf16_shard_world3*(2+4+4+4+4) +
+		MixLen*mix_f16_shard_world3*(2+4+4+4+4) +
 		MixLen*mix_bf16frozen_shard_world3*2 +
 		MixLen*mix_f8e4m3_shard_world3*1 +
 		MixLen*mix_f8e5m2_shard_world3*1 +
@@ -746,11 +650,11 @@ const (
 		MixLen*mix_u16_shard_world3*2 +
 		MixLen*mix_u8_shard_world3*1 +
 		MixLen*mix_bool_shard_world3*1))
-	// a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld4 - (MixLen*mix_f64_shard_world4*(8+8+0+2*8) +
-		MixLen*mix_f32_shard_world4*(4+4+0+2*4) +
-		MixLen*mix_bf16_shard_world4*(2+4+4+2*4) +
-		MixLen*mix_f16_shard_world4*(2+4+4+2*4) +
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld4 - (MixLen*mix_f64_shard_world4*(8+8+8+8) +
+		MixLen*mix_f32_shard_world4*(4+4+4+4) +
+		MixLen*mix_bf16_shard_world4*(2+4+4+4+4) +
+		MixLen*mix_f16_shard_world4*(2+4+4+4+4) +
 		MixLen*mix_bf16frozen_shard_world4*2 +
 		MixLen*mix_f8e4m3_shard_world4*1 +
 		MixLen*mix_f8e5m2_shard_world4*1 +
@@ -763,11 +667,11 @@ const (
 		MixLen*mix_u16_shard_world4*2 +
 		MixLen*mix_u8_shard_world4*1 +
 		MixLen*mix_bool_shard_world4*1))
-	// a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld8 - (MixLen*mix_f64_shard_world8*(8+8+0+2*8) +
-		MixLen*mix_f32_shard_world8*(4+4+0+2*4) +
-		MixLen*mix_bf16_shard_world8*(2+4+4+2*4) +
-		MixLen*mix_f16_shard_world8*(2+4+4+2*4) +
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld8 - (MixLen*mix_f64_shard_world8*(8+8+8+8) +
+		MixLen*mix_f32_shard_world8*(4+4+4+4) +
+		MixLen*mix_bf16_shard_world8*(2+4+4+4+4) +
+		MixLen*mix_f16_shard_world8*(2+4+4+4+4) +
 		MixLen*mix_bf16frozen_shard_world8*2 +
 		MixLen*mix_f8e4m3_shard_world8*1 +
 		MixLen*mix_f8e5m2_shard_world8*1 +
@@ -780,6 +684,16 @@ const (
 		MixLen*mix_u16_shard_world8*2 +
 		MixLen*mix_u8_shard_world8*1 +
 		MixLen*mix_bool_shard_world8*1))
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld1 - restBytesWorld1)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld2 - restBytesWorld2)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld3 - restBytesWorld3)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld4 - restBytesWorld4)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld8 - restBytesWorld8)
 )
 
 // kernels is zz_kernels.fatbin: what nvcc made of the CUDA source, with a record of which source
@@ -832,7 +746,7 @@ var descriptor = shard.Descriptor{
 		GradSlots:  gradientSlots,
 		Reduce:     dtype.BFloat16,
 		DivideBy:   0,
-		Optimizer:  layout.Optimizer{Masters: true, Moments: 2},
+		Optimizer:  layout.Optimizer{Kind: layout.AdamW, Masters: true},
 		Worlds:     []int64{world1, world2, world3, world4, world8},
 		Kinds: []layout.Kind{
 			{

@@ -2,9 +2,11 @@
 //
 // How model goldenmlp is sharded and where everything lies: the constants of the
 // Go package, under the same names, and the offsets that its runtime works out,
-// for C++17 and CUDA. Counts and offsets are elements where no bytes are named. A
-// static_assert that fails names a rule that the constants break: they were edited
-// by hand, or merged from two versions.
+// for C++17 and CUDA. What depends on the number of ranks is a member of World<N>:
+// World<8>::restBytes is restBytesWorld8 in Go, and World<8>::a_b is a_b_world8.
+// Counts and offsets are elements where no bytes are named. A static_assert that
+// fails names a rule that the constants break: they were edited by hand, or merged
+// from two versions.
 #pragma once
 
 #ifndef SHARDGEN_FUNCTION
@@ -14,11 +16,15 @@
 #define SHARDGEN_FUNCTION constexpr
 #endif
 #endif
+#define SHARDGEN_FIX "; if not, run go tool shardgen generate goldenmlp.yaml"
 
 namespace shardgen::models::goldenmlp {
 
-SHARDGEN_FUNCTION long long larger(long long a, long long b) { return a > b ? a : b; }
 SHARDGEN_FUNCTION long long roundUp(long long n, long long unit) { return (n + unit - 1) / unit * unit; }
+SHARDGEN_FUNCTION long long ceilDiv(long long n, long long d) { return (n + d - 1) / d; }
+SHARDGEN_FUNCTION long long largest(long long n) { return n; }
+template <class... More>
+SHARDGEN_FUNCTION long long largest(long long a, long long b, More... more) { return largest(a > b ? a : b, more...); }
 
 // ArenaPlace is one allocation of a rank.
 struct ArenaPlace {
@@ -52,377 +58,251 @@ constexpr long long alignBytes = 256;  // bytes; every payload and every start i
 constexpr long long maxLive = 2;  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
 constexpr long long prefetch = 1;  // blocks gathered ahead of the trainer; gather.prefetch
 constexpr long long gradientSlots = 2;  // full-size gradient buffers; gradients.slots
-constexpr long long partialsStart = 256;  // bytes into the arena of scratch, of partial sums; roundup(64, alignBytes); shard.align_bytes
-constexpr long long world1 = 1;  // ranks; topology.world
-constexpr long long restBytesWorld1 = 14336;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld1 = 26112;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world2 = 2;  // ranks; topology.world
-constexpr long long restBytesWorld2 = 7168;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld2 = 17664;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-static_assert(alignBytes >= 16 && (alignBytes & (alignBytes - 1)) == 0,
-              "shard.align_bytes: a power of two, 16 or more, because kernels use 16-byte accesses; if not, run go tool shardgen generate goldenmlp.yaml");
+static_assert(alignBytes >= 16,
+              "shard.align_bytes: 16 or more, because kernels use 16-byte accesses" SHARDGEN_FIX);
+static_assert(65536LL % alignBytes == 0,
+              "shard.align_bytes: a power of two, 65536 at most" SHARDGEN_FIX);
 static_assert(maxLive >= 1 + prefetch,
-              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, run go tool shardgen generate goldenmlp.yaml");
+              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use" SHARDGEN_FIX);
 static_assert(gradientSlots >= 1,
-              "gradients.slots: a backward pass needs a gradient buffer; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(partialsStart == roundUp(64, alignBytes),
-              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(world1 == 1,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(peakBytesWorld1 >= restBytesWorld1,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(world2 == 2,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(peakBytesWorld2 >= restBytesWorld2,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate goldenmlp.yaml");
+              "gradients.slots: a backward pass needs a gradient buffer" SHARDGEN_FIX);
+
+// Bucket fc1/f32, trainable: 4 bytes an element.
+constexpr long long fc1_f32_unit = 64;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long fc1_numel_Weight = 561;  // elements of fc1.weight; 33 * 17; blocks.params.shape
+constexpr long long fc1_start_Weight = 0;  // elements; 0; blocks.params
+constexpr long long fc1_numel_Bias = 33;  // elements of fc1.bias; 33; blocks.params.shape
+constexpr long long fc1_start_Bias = 576;  // elements; roundUp(fc1_start_Weight + fc1_numel_Weight, fc1_f32_unit); blocks.params
+constexpr long long fc1_f32_end = 640;  // elements; roundUp(fc1_start_Bias + fc1_numel_Bias, fc1_f32_unit); blocks.params
+static_assert(fc1_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of fc1/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(fc1_numel_Weight == 33LL * 17,
+              "blocks.params.shape: numel of fc1.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(fc1_start_Weight == 0,
+              "blocks.params: fc1.weight starts the bucket" SHARDGEN_FIX);
+static_assert(fc1_numel_Bias == 33,
+              "blocks.params.shape: numel of fc1.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(fc1_start_Bias == roundUp(fc1_start_Weight + fc1_numel_Weight, fc1_f32_unit),
+              "blocks.params: fc1.bias starts where fc1.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(fc1_f32_end == roundUp(fc1_start_Bias + fc1_numel_Bias, fc1_f32_unit),
+              "blocks.params: bucket fc1/f32 ends where fc1.bias ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket fc2/f32, trainable: 4 bytes an element.
+constexpr long long fc2_f32_unit = 64;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long fc2_numel_Weight = 165;  // elements of fc2.weight; 5 * 33; blocks.params.shape
+constexpr long long fc2_start_Weight = 0;  // elements; 0; blocks.params
+constexpr long long fc2_numel_Bias = 5;  // elements of fc2.bias; 5; blocks.params.shape
+constexpr long long fc2_start_Bias = 192;  // elements; roundUp(fc2_start_Weight + fc2_numel_Weight, fc2_f32_unit); blocks.params
+constexpr long long fc2_f32_end = 256;  // elements; roundUp(fc2_start_Bias + fc2_numel_Bias, fc2_f32_unit); blocks.params
+static_assert(fc2_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of fc2/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(fc2_numel_Weight == 5LL * 33,
+              "blocks.params.shape: numel of fc2.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(fc2_start_Weight == 0,
+              "blocks.params: fc2.weight starts the bucket" SHARDGEN_FIX);
+static_assert(fc2_numel_Bias == 5,
+              "blocks.params.shape: numel of fc2.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(fc2_start_Bias == roundUp(fc2_start_Weight + fc2_numel_Weight, fc2_f32_unit),
+              "blocks.params: fc2.bias starts where fc2.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(fc2_f32_end == roundUp(fc2_start_Bias + fc2_numel_Bias, fc2_f32_unit),
+              "blocks.params: bucket fc2/f32 ends where fc2.bias ends, rounded up to the unit" SHARDGEN_FIX);
 
 // The positions of blocks, those of a repeat one after another.
 constexpr long long fc1_position = 0;  // position of the first block fc1; 0; blocks
 constexpr long long fc2_position = 1;  // position of the first block fc2; fc1_position + 1; blocks
 static_assert(fc1_position == 0,
-              "blocks: block fc1 stands behind those before it; if not, run go tool shardgen generate goldenmlp.yaml");
+              "blocks: block fc1 stands behind those before it" SHARDGEN_FIX);
 static_assert(fc2_position == fc1_position + 1,
-              "blocks: block fc2 stands behind those before it; if not, run go tool shardgen generate goldenmlp.yaml");
+              "blocks: block fc2 stands behind those before it" SHARDGEN_FIX);
 
-// Bucket fc1/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long fc1_f32_unit = 64;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long fc1_numel_Weight = 561;  // elements; 33*17; shape of fc1.weight in blocks.params
-constexpr long long fc1_start_Weight = 0;  // elements; the bucket's start
-constexpr long long fc1_numel_Bias = 33;  // elements; 33; shape of fc1.bias in blocks.params
-constexpr long long fc1_start_Bias = 576;  // elements; roundup(fc1_start_Weight + fc1_numel_Weight, unit)
-constexpr long long fc1_f32_end = 640;  // elements; roundup(fc1_start_Bias + fc1_numel_Bias, unit)
-constexpr long long fc1_f32_shard_world1 = 640;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long fc1_f32_shard_world2 = 320;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-static_assert(fc1_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of fc1/f32 is align_bytes long; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_numel_Weight == 33LL*17LL,
-              "shape of fc1.weight: numel is the product of the dimensions; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_start_Weight == 0,
-              "blocks.params: fc1.weight starts the bucket; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_numel_Bias == 33LL,
-              "shape of fc1.bias: numel is the product of the dimensions; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_start_Bias == (fc1_start_Weight + fc1_numel_Weight + fc1_f32_unit - 1) / fc1_f32_unit * fc1_f32_unit,
-              "blocks.params: fc1.bias starts where fc1.weight ends, rounded up to the unit; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_end == (fc1_start_Bias + fc1_numel_Bias + fc1_f32_unit - 1) / fc1_f32_unit * fc1_f32_unit,
-              "blocks.params: bucket fc1/f32 ends where fc1.bias ends, rounded up to the unit; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_shard_world1 == (fc1_f32_end / fc1_f32_unit + world1 - 1) / world1 * fc1_f32_unit,
-              "topology.world: a shard of fc1/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_shard_world2 == (fc1_f32_end / fc1_f32_unit + world2 - 1) / world2 * fc1_f32_unit,
-              "topology.world: a shard of fc1/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate goldenmlp.yaml");
+// Sums of a step.
+constexpr long long partialsStart = 256;  // bytes into the arena of scratch, of partial sums; roundUp(64, alignBytes); shard.align_bytes
+static_assert(partialsStart == roundUp(64, alignBytes),
+              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned" SHARDGEN_FIX);
 
-// Bucket fc2/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long fc2_f32_unit = 64;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long fc2_numel_Weight = 165;  // elements; 5*33; shape of fc2.weight in blocks.params
-constexpr long long fc2_start_Weight = 0;  // elements; the bucket's start
-constexpr long long fc2_numel_Bias = 5;  // elements; 5; shape of fc2.bias in blocks.params
-constexpr long long fc2_start_Bias = 192;  // elements; roundup(fc2_start_Weight + fc2_numel_Weight, unit)
-constexpr long long fc2_f32_end = 256;  // elements; roundup(fc2_start_Bias + fc2_numel_Bias, unit)
-constexpr long long fc2_f32_shard_world1 = 256;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long fc2_f32_shard_world2 = 128;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-static_assert(fc2_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of fc2/f32 is align_bytes long; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_numel_Weight == 5LL*33LL,
-              "shape of fc2.weight: numel is the product of the dimensions; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_start_Weight == 0,
-              "blocks.params: fc2.weight starts the bucket; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_numel_Bias == 5LL,
-              "shape of fc2.bias: numel is the product of the dimensions; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_start_Bias == (fc2_start_Weight + fc2_numel_Weight + fc2_f32_unit - 1) / fc2_f32_unit * fc2_f32_unit,
-              "blocks.params: fc2.bias starts where fc2.weight ends, rounded up to the unit; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_end == (fc2_start_Bias + fc2_numel_Bias + fc2_f32_unit - 1) / fc2_f32_unit * fc2_f32_unit,
-              "blocks.params: bucket fc2/f32 ends where fc2.bias ends, rounded up to the unit; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_shard_world1 == (fc2_f32_end / fc2_f32_unit + world1 - 1) / world1 * fc2_f32_unit,
-              "topology.world: a shard of fc2/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_shard_world2 == (fc2_f32_end / fc2_f32_unit + world2 - 1) / world2 * fc2_f32_unit,
-              "topology.world: a shard of fc2/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate goldenmlp.yaml");
-
-// The memory of a rank: shard elements times the bytes that it keeps for one
-// (parameter + gradient + master + moments), for each bucket of each block.
-static_assert(restBytesWorld1 == fc1_f32_shard_world1 * (4 + 4 + 0 + 2 * 4) +
-                  fc2_f32_shard_world1 * (4 + 4 + 0 + 2 * 4),
-              "optimizer: a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(restBytesWorld2 == fc1_f32_shard_world2 * (4 + 4 + 0 + 2 * 4) +
-                  fc2_f32_shard_world2 * (4 + 4 + 0 + 2 * 4),
-              "optimizer: a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate goldenmlp.yaml");
-
-// World 1: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld1 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld1 = 2560;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld1 = 0;  // bytes into the arena of slots; its start; gather.max_live
-constexpr long long slotRun1FirstWorld1 = 1;  // the run's first slot; gather.max_live
-constexpr long long slotRun1BytesWorld1 = 1024;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun1StartWorld1 = 2560;  // bytes into the arena of slots; slotRun0StartWorld1 + (slotRun1FirstWorld1 - slotRun0FirstWorld1) * slotRun0BytesWorld1; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld1(long long slot) { return slot < slotRun1FirstWorld1 ? slotRun0BytesWorld1 : slotRun1BytesWorld1; }
-SHARDGEN_FUNCTION long long slotStartWorld1(long long slot) { return slot < slotRun1FirstWorld1 ? slotRun0StartWorld1 + (slot - slotRun0FirstWorld1) * slotRun0BytesWorld1 : slotRun1StartWorld1 + (slot - slotRun1FirstWorld1) * slotRun1BytesWorld1; }
-static_assert(slotRun0FirstWorld1 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(slotRun0StartWorld1 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(slotRun1FirstWorld1 >= slotRun0FirstWorld1 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(slotRun1StartWorld1 == slotRun0StartWorld1 + (slotRun1FirstWorld1 - slotRun0FirstWorld1) * slotRun0BytesWorld1,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate goldenmlp.yaml");
-
-// World 1: where a rank has bucket fc1/f32, in bytes from the start of an arena.
-constexpr long long fc1_f32_shardOffset_world1 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long fc1_f32_gradientShardOffset_world1 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long fc1_f32_moment1Offset_world1 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long fc1_f32_moment2Offset_world1 = 2560;  // bytes into moments of f32; fc1_f32_moment1Offset_world1 + fc1_f32_shard_world1 * 4; optimizer
-constexpr long long fc1_f32_gatheredBytes_world1 = 2560;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long fc1_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long fc1_f32_slotOffset_world1 = slotStartWorld1(fc1_position % maxLive) + fc1_f32_blockOffset_world1;
-static_assert(fc1_f32_shardOffset_world1 == 0,
-              "shard: the shard of fc1/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_gradientShardOffset_world1 == 0,
-              "gradients: the gradient shard of fc1/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_moment1Offset_world1 == 0,
-              "optimizer: the moment1 of fc1/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_moment2Offset_world1 == fc1_f32_moment1Offset_world1 + fc1_f32_shard_world1 * 4,
-              "optimizer: the moment2 of fc1/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_gatheredBytes_world1 == world1 * fc1_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of fc1/f32 is the shards of all ranks; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of fc1/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(slotBytesWorld1(fc1_position % maxLive) >= fc1_f32_blockOffset_world1 + fc1_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block fc1 holds fc1/f32; if not, run go tool shardgen generate goldenmlp.yaml");
-
-// World 1: where a rank has bucket fc2/f32, in bytes from the start of an arena.
-constexpr long long fc2_f32_shardOffset_world1 = 2560;  // bytes into shards of f32; fc1_f32_shardOffset_world1 + fc1_f32_shard_world1 * 4; shard
-constexpr long long fc2_f32_gradientShardOffset_world1 = 2560;  // bytes into gradient shards of f32; fc1_f32_gradientShardOffset_world1 + fc1_f32_shard_world1 * 4; gradients
-constexpr long long fc2_f32_moment1Offset_world1 = 5120;  // bytes into moments of f32; fc1_f32_moment2Offset_world1 + fc1_f32_shard_world1 * 4; optimizer
-constexpr long long fc2_f32_moment2Offset_world1 = 6144;  // bytes into moments of f32; fc2_f32_moment1Offset_world1 + fc2_f32_shard_world1 * 4; optimizer
-constexpr long long fc2_f32_gatheredBytes_world1 = 1024;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long fc2_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long fc2_f32_slotOffset_world1 = slotStartWorld1(fc2_position % maxLive) + fc2_f32_blockOffset_world1;
-static_assert(fc2_f32_shardOffset_world1 == fc1_f32_shardOffset_world1 + fc1_f32_shard_world1 * 4,
-              "shard: the shard of fc2/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_gradientShardOffset_world1 == fc1_f32_gradientShardOffset_world1 + fc1_f32_shard_world1 * 4,
-              "gradients: the gradient shard of fc2/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_moment1Offset_world1 == fc1_f32_moment2Offset_world1 + fc1_f32_shard_world1 * 4,
-              "optimizer: the moment1 of fc2/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_moment2Offset_world1 == fc2_f32_moment1Offset_world1 + fc2_f32_shard_world1 * 4,
-              "optimizer: the moment2 of fc2/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_gatheredBytes_world1 == world1 * fc2_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of fc2/f32 is the shards of all ranks; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of fc2/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(slotBytesWorld1(fc2_position % maxLive) >= fc2_f32_blockOffset_world1 + fc2_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block fc2 holds fc2/f32; if not, run go tool shardgen generate goldenmlp.yaml");
-
-// World 1: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld1.
-constexpr long long fc1_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of fc1/f32; its start; gradients.slots
-constexpr long long fc1_gradientBytes_world1 = 2560;  // bytes of all gradients of a block fc1; fc1_f32_gradientOffset_world1 + fc1_f32_gatheredBytes_world1; gradients.slots
-constexpr long long fc2_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of fc2/f32; its start; gradients.slots
-constexpr long long fc2_gradientBytes_world1 = 1024;  // bytes of all gradients of a block fc2; fc2_f32_gradientOffset_world1 + fc2_f32_gatheredBytes_world1; gradients.slots
-constexpr long long gradientBufferBytesWorld1 = 2560;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(fc1_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of fc1/f32 in block fc1 starts where the one before it ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_gradientBytes_world1 == fc1_f32_gradientOffset_world1 + fc1_f32_gatheredBytes_world1,
-              "gradients.slots: the gradients of block fc1 end where the last of them does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of fc2/f32 in block fc2 starts where the one before it ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_gradientBytes_world1 == fc2_f32_gradientOffset_world1 + fc2_f32_gatheredBytes_world1,
-              "gradients.slots: the gradients of block fc2 end where the last of them does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(gradientBufferBytesWorld1 == larger(larger(0, fc1_gradientBytes_world1), fc2_gradientBytes_world1),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate goldenmlp.yaml");
-
-// World 1: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld1 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld1 = 2560;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld1 = 256;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld1 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(wireShardBytesWorld1 == roundUp(larger(larger(0, fc1_f32_shard_world1 * 4), fc2_f32_shard_world1 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate goldenmlp.yaml");
-
-// World 1: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld1 = 3584;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld1 = 7168;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld1 = 3584;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld1 = 3584;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld1 = 5120;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld1 = 2560;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld1 = 512;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld1 == fc2_f32_shardOffset_world1 + fc2_f32_shard_world1 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(momentsF32BytesWorld1 == fc2_f32_moment2Offset_world1 + fc2_f32_shard_world1 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(gradientShardsF32BytesWorld1 == fc2_f32_gradientShardOffset_world1 + fc2_f32_shard_world1 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(slotsBytesWorld1 == slotStartWorld1(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(gradientBuffersBytesWorld1 == gradientSlots * gradientBufferBytesWorld1,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(stagingBytesWorld1 == wireFullBytesWorld1 + wireShardBytesWorld1,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(scratchBytesWorld1 == partialsStart + partialsBytesWorld1,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(peakBytesWorld1 == shardsF32BytesWorld1 + momentsF32BytesWorld1 + gradientShardsF32BytesWorld1 + slotsBytesWorld1 + gradientBuffersBytesWorld1 + stagingBytesWorld1 + scratchBytesWorld1,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate goldenmlp.yaml");
-
-// World 1: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld1(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld1});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld1});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld1});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld1});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld1});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld1});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld1});
-}
-template <class Visit>
-void eachBucketWorld1(Visit visit) {
-  visit(BucketPlace{"fc1/f32", 0, fc1_f32_shard_world1, fc1_f32_shardOffset_world1, -1, fc1_f32_moment1Offset_world1, fc1_f32_moment2Offset_world1, fc1_f32_gradientShardOffset_world1, fc1_f32_slotOffset_world1, fc1_f32_gatheredBytes_world1});
-  visit(BucketPlace{"fc2/f32", 0, fc2_f32_shard_world1, fc2_f32_shardOffset_world1, -1, fc2_f32_moment1Offset_world1, fc2_f32_moment2Offset_world1, fc2_f32_gradientShardOffset_world1, fc2_f32_slotOffset_world1, fc2_f32_gatheredBytes_world1});
-}
-template <class Visit>
-void eachGradientWorld1(Visit visit) {
-  visit(GradientPlace{"fc1", 0, "fc1/f32", fc1_f32_gradientOffset_world1, fc1_f32_gatheredBytes_world1});
-  visit(GradientPlace{"fc2", 0, "fc2/f32", fc2_f32_gradientOffset_world1, fc2_f32_gatheredBytes_world1});
+// at chooses the value for N ranks.
+template <long long N>
+SHARDGEN_FUNCTION long long at(long long world1, long long world2) {
+  return N == 1 ? world1 : N == 2 ? world2 : -1;
 }
 
-// World 2: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld2 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld2 = 2560;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld2 = 0;  // bytes into the arena of slots; its start; gather.max_live
-constexpr long long slotRun1FirstWorld2 = 1;  // the run's first slot; gather.max_live
-constexpr long long slotRun1BytesWorld2 = 1024;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun1StartWorld2 = 2560;  // bytes into the arena of slots; slotRun0StartWorld2 + (slotRun1FirstWorld2 - slotRun0FirstWorld2) * slotRun0BytesWorld2; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld2(long long slot) { return slot < slotRun1FirstWorld2 ? slotRun0BytesWorld2 : slotRun1BytesWorld2; }
-SHARDGEN_FUNCTION long long slotStartWorld2(long long slot) { return slot < slotRun1FirstWorld2 ? slotRun0StartWorld2 + (slot - slotRun0FirstWorld2) * slotRun0BytesWorld2 : slotRun1StartWorld2 + (slot - slotRun1FirstWorld2) * slotRun1BytesWorld2; }
-static_assert(slotRun0FirstWorld2 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(slotRun0StartWorld2 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(slotRun1FirstWorld2 >= slotRun0FirstWorld2 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(slotRun1StartWorld2 == slotRun0StartWorld2 + (slotRun1FirstWorld2 - slotRun0FirstWorld2) * slotRun0BytesWorld2,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate goldenmlp.yaml");
+// World<N> is where a rank of N has everything.
+template <long long N>
+struct World {
+  // The world sizes.
+  static constexpr long long world = at<N>(1, 2);  // ranks; topology.world
+  static_assert(world == N,
+                "topology.world: a world size is one of 1, 2, and the one that is named" SHARDGEN_FIX);
 
-// World 2: where a rank has bucket fc1/f32, in bytes from the start of an arena.
-constexpr long long fc1_f32_shardOffset_world2 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long fc1_f32_gradientShardOffset_world2 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long fc1_f32_moment1Offset_world2 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long fc1_f32_moment2Offset_world2 = 1280;  // bytes into moments of f32; fc1_f32_moment1Offset_world2 + fc1_f32_shard_world2 * 4; optimizer
-constexpr long long fc1_f32_gatheredBytes_world2 = 2560;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long fc1_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long fc1_f32_slotOffset_world2 = slotStartWorld2(fc1_position % maxLive) + fc1_f32_blockOffset_world2;
-static_assert(fc1_f32_shardOffset_world2 == 0,
-              "shard: the shard of fc1/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_gradientShardOffset_world2 == 0,
-              "gradients: the gradient shard of fc1/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_moment1Offset_world2 == 0,
-              "optimizer: the moment1 of fc1/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_moment2Offset_world2 == fc1_f32_moment1Offset_world2 + fc1_f32_shard_world2 * 4,
-              "optimizer: the moment2 of fc1/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_gatheredBytes_world2 == world2 * fc1_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of fc1/f32 is the shards of all ranks; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of fc1/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(slotBytesWorld2(fc1_position % maxLive) >= fc1_f32_blockOffset_world2 + fc1_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block fc1 holds fc1/f32; if not, run go tool shardgen generate goldenmlp.yaml");
+  // What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+  static constexpr long long fc1_f32_shard = at<N>(640, 320);  // elements; ceilDiv(fc1_f32_end / fc1_f32_unit, world) * fc1_f32_unit; topology.world
+  static constexpr long long fc2_f32_shard = at<N>(256, 128);  // elements; ceilDiv(fc2_f32_end / fc2_f32_unit, world) * fc2_f32_unit; topology.world
+  static_assert(fc1_f32_shard == ceilDiv(fc1_f32_end / fc1_f32_unit, world) * fc1_f32_unit,
+                "topology.world: a shard of fc1/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(fc2_f32_shard == ceilDiv(fc2_f32_end / fc2_f32_unit, world) * fc2_f32_unit,
+                "topology.world: a shard of fc2/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
 
-// World 2: where a rank has bucket fc2/f32, in bytes from the start of an arena.
-constexpr long long fc2_f32_shardOffset_world2 = 1280;  // bytes into shards of f32; fc1_f32_shardOffset_world2 + fc1_f32_shard_world2 * 4; shard
-constexpr long long fc2_f32_gradientShardOffset_world2 = 1280;  // bytes into gradient shards of f32; fc1_f32_gradientShardOffset_world2 + fc1_f32_shard_world2 * 4; gradients
-constexpr long long fc2_f32_moment1Offset_world2 = 2560;  // bytes into moments of f32; fc1_f32_moment2Offset_world2 + fc1_f32_shard_world2 * 4; optimizer
-constexpr long long fc2_f32_moment2Offset_world2 = 3072;  // bytes into moments of f32; fc2_f32_moment1Offset_world2 + fc2_f32_shard_world2 * 4; optimizer
-constexpr long long fc2_f32_gatheredBytes_world2 = 1024;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long fc2_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long fc2_f32_slotOffset_world2 = slotStartWorld2(fc2_position % maxLive) + fc2_f32_blockOffset_world2;
-static_assert(fc2_f32_shardOffset_world2 == fc1_f32_shardOffset_world2 + fc1_f32_shard_world2 * 4,
-              "shard: the shard of fc2/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_gradientShardOffset_world2 == fc1_f32_gradientShardOffset_world2 + fc1_f32_shard_world2 * 4,
-              "gradients: the gradient shard of fc2/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_moment1Offset_world2 == fc1_f32_moment2Offset_world2 + fc1_f32_shard_world2 * 4,
-              "optimizer: the moment1 of fc2/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_moment2Offset_world2 == fc2_f32_moment1Offset_world2 + fc2_f32_shard_world2 * 4,
-              "optimizer: the moment2 of fc2/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_gatheredBytes_world2 == world2 * fc2_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of fc2/f32 is the shards of all ranks; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of fc2/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(slotBytesWorld2(fc2_position % maxLive) >= fc2_f32_blockOffset_world2 + fc2_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block fc2 holds fc2/f32; if not, run go tool shardgen generate goldenmlp.yaml");
+  // The memory of a rank. What it keeps is shard elements times the bytes for one
+  // (parameter, gradient, master, moments), for each bucket of each block.
+  static constexpr long long restBytes = at<N>(14336, 7168);  // bytes of a rank between passes: shards, masters, moments, gradient shards
+  static constexpr long long peakBytes = at<N>(26112, 17664);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static_assert(restBytes == fc1_f32_shard * (4 + 4 + 4 + 4) + fc2_f32_shard * (4 + 4 + 4 + 4),
+                "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
+  static_assert(peakBytes >= restBytes,
+                "topology.world: what stays between passes is part of all that is allocated" SHARDGEN_FIX);
 
-// World 2: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld2.
-constexpr long long fc1_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of fc1/f32; its start; gradients.slots
-constexpr long long fc1_gradientBytes_world2 = 2560;  // bytes of all gradients of a block fc1; fc1_f32_gradientOffset_world2 + fc1_f32_gatheredBytes_world2; gradients.slots
-constexpr long long fc2_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of fc2/f32; its start; gradients.slots
-constexpr long long fc2_gradientBytes_world2 = 1024;  // bytes of all gradients of a block fc2; fc2_f32_gradientOffset_world2 + fc2_f32_gatheredBytes_world2; gradients.slots
-constexpr long long gradientBufferBytesWorld2 = 2560;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(fc1_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of fc1/f32 in block fc1 starts where the one before it ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc1_gradientBytes_world2 == fc1_f32_gradientOffset_world2 + fc1_f32_gatheredBytes_world2,
-              "gradients.slots: the gradients of block fc1 end where the last of them does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of fc2/f32 in block fc2 starts where the one before it ends; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(fc2_gradientBytes_world2 == fc2_f32_gradientOffset_world2 + fc2_f32_gatheredBytes_world2,
-              "gradients.slots: the gradients of block fc2 end where the last of them does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(gradientBufferBytesWorld2 == larger(larger(0, fc1_gradientBytes_world2), fc2_gradientBytes_world2),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate goldenmlp.yaml");
+  // The gather slots, runs of equal ones. A slot is as large as the largest block that it is for.
+  static constexpr long long slotRun0First = 0;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun0Bytes = 2560;  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun0Start = 0;  // bytes into the arena of slots; 0; gather.max_live
+  static constexpr long long slotRun1First = 1;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun1Bytes = 1024;  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun1Start = 2560;  // bytes into the arena of slots; slotRun0Start + (slotRun1First - slotRun0First) * slotRun0Bytes; gather.max_live
+  SHARDGEN_FUNCTION static long long slotBytes(long long slot) { return slot < slotRun1First ? slotRun0Bytes : slotRun1Bytes; }
+  SHARDGEN_FUNCTION static long long slotStart(long long slot) { return slot < slotRun1First ? slotRun0Start + (slot - slotRun0First) * slotRun0Bytes : slotRun1Start + (slot - slotRun1First) * slotRun1Bytes; }
+  static_assert(slotRun0First == 0,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun0Start == 0,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(slotRun1First >= slotRun0First + 1,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun1Start == slotRun0Start + (slotRun1First - slotRun0First) * slotRun0Bytes,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
 
-// World 2: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld2 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld2 = 1280;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld2 = 256;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld2 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(wireShardBytesWorld2 == roundUp(larger(larger(0, fc1_f32_shard_world2 * 4), fc2_f32_shard_world2 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate goldenmlp.yaml");
+  // Where a rank has bucket fc1/f32, in bytes from the start of an arena.
+  static constexpr long long fc1_f32_shardOffset = 0;  // bytes into shards of f32; 0; shard
+  static constexpr long long fc1_f32_moment1Offset = 0;  // bytes into moments of f32; 0; optimizer
+  static constexpr long long fc1_f32_moment2Offset = at<N>(2560, 1280);  // bytes into moments of f32; fc1_f32_moment1Offset + fc1_f32_shard * 4; optimizer
+  static constexpr long long fc1_f32_gradientShardOffset = 0;  // bytes into gradient shards of f32; 0; gradients
+  static constexpr long long fc1_f32_gatheredBytes = 2560;  // bytes of the gathered bucket; world * fc1_f32_shard * 4; topology.world
+  static constexpr long long fc1_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long fc1_f32_slotOffset = 0;  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (fc1_position % maxLive - slotRun0First) * slotRun0Bytes + fc1_f32_blockOffset; gather.max_live
+  static_assert(fc1_f32_shardOffset == 0,
+                "shard: the shard of fc1/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(fc1_f32_moment1Offset == 0,
+                "optimizer: the first moment of fc1/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(fc1_f32_moment2Offset == fc1_f32_moment1Offset + fc1_f32_shard * 4,
+                "optimizer: the second moment of fc1/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(fc1_f32_gradientShardOffset == 0,
+                "gradients: the gradient shard of fc1/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(fc1_f32_gatheredBytes == world * fc1_f32_shard * 4,
+                "topology.world: the gathered copy of fc1/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(fc1_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of fc1/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= fc1_f32_blockOffset + fc1_f32_gatheredBytes,
+                "gather.max_live: the slot of block fc1 holds fc1/f32" SHARDGEN_FIX);
+  static_assert(fc1_f32_slotOffset == slotRun0Start + (fc1_position % maxLive - slotRun0First) * slotRun0Bytes + fc1_f32_blockOffset,
+                "gather.max_live: the gathered copy of fc1/f32 lies in the slot of its block" SHARDGEN_FIX);
 
-// World 2: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld2 = 1792;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld2 = 3584;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld2 = 1792;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld2 = 3584;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld2 = 5120;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld2 = 1280;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld2 = 512;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld2 == fc2_f32_shardOffset_world2 + fc2_f32_shard_world2 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(momentsF32BytesWorld2 == fc2_f32_moment2Offset_world2 + fc2_f32_shard_world2 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(gradientShardsF32BytesWorld2 == fc2_f32_gradientShardOffset_world2 + fc2_f32_shard_world2 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(slotsBytesWorld2 == slotStartWorld2(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(gradientBuffersBytesWorld2 == gradientSlots * gradientBufferBytesWorld2,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(stagingBytesWorld2 == wireFullBytesWorld2 + wireShardBytesWorld2,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(scratchBytesWorld2 == partialsStart + partialsBytesWorld2,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate goldenmlp.yaml");
-static_assert(peakBytesWorld2 == shardsF32BytesWorld2 + momentsF32BytesWorld2 + gradientShardsF32BytesWorld2 + slotsBytesWorld2 + gradientBuffersBytesWorld2 + stagingBytesWorld2 + scratchBytesWorld2,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate goldenmlp.yaml");
+  // Where a rank has bucket fc2/f32, in bytes from the start of an arena.
+  static constexpr long long fc2_f32_shardOffset = at<N>(2560, 1280);  // bytes into shards of f32; fc1_f32_shardOffset + fc1_f32_shard * 4; shard
+  static constexpr long long fc2_f32_moment1Offset = at<N>(5120, 2560);  // bytes into moments of f32; fc1_f32_moment2Offset + fc1_f32_shard * 4; optimizer
+  static constexpr long long fc2_f32_moment2Offset = at<N>(6144, 3072);  // bytes into moments of f32; fc2_f32_moment1Offset + fc2_f32_shard * 4; optimizer
+  static constexpr long long fc2_f32_gradientShardOffset = at<N>(2560, 1280);  // bytes into gradient shards of f32; fc1_f32_gradientShardOffset + fc1_f32_shard * 4; gradients
+  static constexpr long long fc2_f32_gatheredBytes = 1024;  // bytes of the gathered bucket; world * fc2_f32_shard * 4; topology.world
+  static constexpr long long fc2_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long fc2_f32_slotOffset = 2560;  // bytes into the arena of slots, of its gathered copy; slotRun1Start + (fc2_position % maxLive - slotRun1First) * slotRun1Bytes + fc2_f32_blockOffset; gather.max_live
+  static_assert(fc2_f32_shardOffset == fc1_f32_shardOffset + fc1_f32_shard * 4,
+                "shard: the shard of fc2/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(fc2_f32_moment1Offset == fc1_f32_moment2Offset + fc1_f32_shard * 4,
+                "optimizer: the first moment of fc2/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(fc2_f32_moment2Offset == fc2_f32_moment1Offset + fc2_f32_shard * 4,
+                "optimizer: the second moment of fc2/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(fc2_f32_gradientShardOffset == fc1_f32_gradientShardOffset + fc1_f32_shard * 4,
+                "gradients: the gradient shard of fc2/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(fc2_f32_gatheredBytes == world * fc2_f32_shard * 4,
+                "topology.world: the gathered copy of fc2/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(fc2_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of fc2/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun1Bytes >= fc2_f32_blockOffset + fc2_f32_gatheredBytes,
+                "gather.max_live: the slot of block fc2 holds fc2/f32" SHARDGEN_FIX);
+  static_assert(fc2_f32_slotOffset == slotRun1Start + (fc2_position % maxLive - slotRun1First) * slotRun1Bytes + fc2_f32_blockOffset,
+                "gather.max_live: the gathered copy of fc2/f32 lies in the slot of its block" SHARDGEN_FIX);
 
-// World 2: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld2(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld2});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld2});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld2});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld2});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld2});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld2});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld2});
-}
-template <class Visit>
-void eachBucketWorld2(Visit visit) {
-  visit(BucketPlace{"fc1/f32", 0, fc1_f32_shard_world2, fc1_f32_shardOffset_world2, -1, fc1_f32_moment1Offset_world2, fc1_f32_moment2Offset_world2, fc1_f32_gradientShardOffset_world2, fc1_f32_slotOffset_world2, fc1_f32_gatheredBytes_world2});
-  visit(BucketPlace{"fc2/f32", 0, fc2_f32_shard_world2, fc2_f32_shardOffset_world2, -1, fc2_f32_moment1Offset_world2, fc2_f32_moment2Offset_world2, fc2_f32_gradientShardOffset_world2, fc2_f32_slotOffset_world2, fc2_f32_gatheredBytes_world2});
-}
-template <class Visit>
-void eachGradientWorld2(Visit visit) {
-  visit(GradientPlace{"fc1", 0, "fc1/f32", fc1_f32_gradientOffset_world2, fc1_f32_gatheredBytes_world2});
-  visit(GradientPlace{"fc2", 0, "fc2/f32", fc2_f32_gradientOffset_world2, fc2_f32_gatheredBytes_world2});
-}
+  // The full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
+  // buffer n starts at n * gradientBufferBytes.
+  static constexpr long long fc1_f32_gradientOffset = 0;  // bytes into a gradient buffer, of fc1/f32; 0; gradients.slots
+  static constexpr long long fc1_gradientBytes = 2560;  // bytes of all gradients of a block fc1; fc1_f32_gradientOffset + fc1_f32_gatheredBytes; gradients.slots
+  static constexpr long long fc2_f32_gradientOffset = 0;  // bytes into a gradient buffer, of fc2/f32; 0; gradients.slots
+  static constexpr long long fc2_gradientBytes = 1024;  // bytes of all gradients of a block fc2; fc2_f32_gradientOffset + fc2_f32_gatheredBytes; gradients.slots
+  static constexpr long long gradientBufferBytes = 2560;  // bytes of a gradient buffer; largest(fc1_gradientBytes, fc2_gradientBytes); gradients.slots
+  static_assert(fc1_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of fc1/f32 in block fc1 starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(fc1_gradientBytes == fc1_f32_gradientOffset + fc1_f32_gatheredBytes,
+                "gradients.slots: the gradients of block fc1 end where the last of them does" SHARDGEN_FIX);
+  static_assert(fc2_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of fc2/f32 in block fc2 starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(fc2_gradientBytes == fc2_f32_gradientOffset + fc2_f32_gatheredBytes,
+                "gradients.slots: the gradients of block fc2 end where the last of them does" SHARDGEN_FIX);
+  static_assert(gradientBufferBytes == largest(fc1_gradientBytes, fc2_gradientBytes),
+                "gradients.slots: a gradient buffer is as large as the gradients of the block that has most" SHARDGEN_FIX);
+
+  // Gradients on their way through a reduction, and sums of a step.
+  static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
+  static constexpr long long wireShardBytes = at<N>(2560, 1280);  // bytes of staging behind it, for one reduced shard; roundUp(largest(fc1_f32_shard * 4, fc2_f32_shard * 4), alignBytes); gradients.reduce
+  static constexpr long long partialsBytes = 256;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static_assert(wireFullBytes == roundUp(0, alignBytes),
+                "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
+  static_assert(wireShardBytes == roundUp(largest(fc1_f32_shard * 4, fc2_f32_shard * 4), alignBytes),
+                "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes" SHARDGEN_FIX);
+
+  // The arenas, which are all that Open allocates.
+  static constexpr long long shardsF32Bytes = at<N>(3584, 1792);  // bytes; fc2_f32_shardOffset + fc2_f32_shard * 4; topology.world
+  static constexpr long long momentsF32Bytes = at<N>(7168, 3584);  // bytes; fc2_f32_moment2Offset + fc2_f32_shard * 4; topology.world
+  static constexpr long long gradientShardsF32Bytes = at<N>(3584, 1792);  // bytes; fc2_f32_gradientShardOffset + fc2_f32_shard * 4; topology.world
+  static constexpr long long slotsBytes = 3584;  // bytes; slotRun1Start + (maxLive - slotRun1First) * slotRun1Bytes; topology.world
+  static constexpr long long gradientBuffersBytes = 5120;  // bytes; gradientSlots * gradientBufferBytes; topology.world
+  static constexpr long long stagingBytes = at<N>(2560, 1280);  // bytes; wireFullBytes + wireShardBytes; topology.world
+  static constexpr long long scratchBytes = 512;  // bytes; partialsStart + partialsBytes; topology.world
+  static_assert(shardsF32Bytes == fc2_f32_shardOffset + fc2_f32_shard * 4,
+                "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(momentsF32Bytes == fc2_f32_moment2Offset + fc2_f32_shard * 4,
+                "topology.world: the arena of moments of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientShardsF32Bytes == fc2_f32_gradientShardOffset + fc2_f32_shard * 4,
+                "topology.world: the arena of gradient shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(slotsBytes == slotRun1Start + (maxLive - slotRun1First) * slotRun1Bytes,
+                "topology.world: the arena of slots ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientBuffersBytes == gradientSlots * gradientBufferBytes,
+                "topology.world: the arena of gradient buffers ends where its last part does" SHARDGEN_FIX);
+  static_assert(stagingBytes == wireFullBytes + wireShardBytes,
+                "topology.world: the arena of staging ends where its last part does" SHARDGEN_FIX);
+  static_assert(scratchBytes == partialsStart + partialsBytes,
+                "topology.world: the arena of scratch ends where its last part does" SHARDGEN_FIX);
+  static_assert(peakBytes == shardsF32Bytes +
+                    momentsF32Bytes +
+                    gradientShardsF32Bytes +
+                    slotsBytes +
+                    gradientBuffersBytes +
+                    stagingBytes +
+                    scratchBytes,
+                "topology.world: all that is allocated is the arenas" SHARDGEN_FIX);
+
+  // Every arena, bucket and gradient, one after another.
+  template <class Visit>
+  static void eachArena(Visit visit) {
+    visit(ArenaPlace{"shards", "f32", shardsF32Bytes});
+    visit(ArenaPlace{"moments", "f32", momentsF32Bytes});
+    visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32Bytes});
+    visit(ArenaPlace{"slots", "", slotsBytes});
+    visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytes});
+    visit(ArenaPlace{"staging", "", stagingBytes});
+    visit(ArenaPlace{"scratch", "", scratchBytes});
+  }
+  template <class Visit>
+  static void eachBucket(Visit visit) {
+    visit(BucketPlace{"fc1/f32", 0, fc1_f32_shard, fc1_f32_shardOffset, -1, fc1_f32_moment1Offset, fc1_f32_moment2Offset, fc1_f32_gradientShardOffset, fc1_f32_slotOffset, fc1_f32_gatheredBytes});
+    visit(BucketPlace{"fc2/f32", 0, fc2_f32_shard, fc2_f32_shardOffset, -1, fc2_f32_moment1Offset, fc2_f32_moment2Offset, fc2_f32_gradientShardOffset, fc2_f32_slotOffset, fc2_f32_gatheredBytes});
+  }
+  template <class Visit>
+  static void eachGradient(Visit visit) {
+    visit(GradientPlace{"fc1", 0, "fc1/f32", fc1_f32_gradientOffset, fc1_f32_gatheredBytes});
+    visit(GradientPlace{"fc2", 0, "fc2/f32", fc2_f32_gradientOffset, fc2_f32_gatheredBytes});
+  }
+};
+
+// Every rule, at every world size.
+static_assert(World<1>::world == 1 && World<2>::world == 2,
+              "topology.world: the world sizes are those of the spec" SHARDGEN_FIX);
 
 }  // namespace shardgen::models::goldenmlp
+#undef SHARDGEN_FIX

@@ -16,122 +16,118 @@ import (
 // `go tool shardgen generate goldenmlp.yaml`.
 const _ = abi.RunShardgenGenerate_Version1
 
+// Behind constants stand rules that the compiler checks: uint64(x - y) is a constant
+// only where x >= y, and -uint64(x - y) only where x == y. A line that does not
+// compile is a rule that the constants break: they were edited by hand, or merged
+// from two versions. Fix: run `go tool shardgen generate goldenmlp.yaml`.
+
 // What holds for all buckets.
 const (
-	alignBytes    int64 = 256 // bytes; every payload and every start in a bucket is a multiple of it
-	maxLive       int64 = 2   // gather slots; the block at position p uses slot p mod maxLive
-	prefetch      int64 = 1   // blocks gathered ahead of the trainer
-	gradientSlots int64 = 2   // full-size gradient buffers
+	alignBytes    int64 = 256 // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
+	maxLive       int64 = 2   // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
+	prefetch      int64 = 1   // blocks gathered ahead of the trainer; gather.prefetch
+	gradientSlots int64 = 2   // full-size gradient buffers; gradients.slots
 
-	world1          int64 = 1     // ranks
-	restBytesWorld1 int64 = 14336 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 26112 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world2          int64 = 2     // ranks
-	restBytesWorld2 int64 = 7168  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld2 int64 = 17664 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-)
-
-// What the compiler checks. uint64(x - y) is a constant only where x >= y, and
-// -uint64(x - y) only where x == y. A line that does not compile is a rule that
-// the constants break: they were edited by hand, or merged from two versions. Fix:
-// run `go tool shardgen generate goldenmlp.yaml`.
-const (
-	// max_live >= 1 + prefetch: the blocks gathered ahead need slots besides the one in use; if not, generate again
+	// shard.align_bytes: 16 or more, because kernels use 16-byte accesses; if not, generate again
+	_ = uint64(alignBytes - 16)
+	// shard.align_bytes: a power of two, 65536 at most; if not, generate again
+	_ = -uint64(65536%alignBytes - 0)
+	// gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, generate again
 	_ = uint64(maxLive - (1 + prefetch))
-	// a backward pass needs a gradient buffer; if not, generate again
+	// gradients.slots: a backward pass needs a gradient buffer; if not, generate again
 	_ = uint64(gradientSlots - 1)
-	// the constant's name says its world size; if not, generate again
+)
+
+// The world sizes.
+const (
+	world1 int64 = 1 // ranks; topology.world
+	world2 int64 = 2 // ranks; topology.world
+
+	// topology.world: a world size is one of 1, 2, and the one that is named; if not, generate again
 	_ = -uint64(world1 - 1)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld1 - restBytesWorld1)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, and the one that is named; if not, generate again
 	_ = -uint64(world2 - 2)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld2 - restBytesWorld2)
 )
 
-// Bucket fc1/f32, trainable: 2 parameters of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket fc1/f32, trainable: 4 bytes an element.
 const (
-	fc1_f32_unit int64 = 64 // elements; alignBytes/4
+	fc1_f32_unit     int64 = 64  // elements; alignBytes / 4; shard.align_bytes
+	fc1_numel_Weight int64 = 561 // elements of fc1.weight; 33 * 17; blocks.params.shape
+	fc1_start_Weight int64 = 0   // elements; 0; blocks.params
+	fc1_numel_Bias   int64 = 33  // elements of fc1.bias; 33; blocks.params.shape
+	fc1_start_Bias   int64 = 576 // elements; roundUp(fc1_start_Weight + fc1_numel_Weight, fc1_f32_unit); blocks.params
+	fc1_f32_end      int64 = 640 // elements; roundUp(fc1_start_Bias + fc1_numel_Bias, fc1_f32_unit); blocks.params
 
-	fc1_numel_Weight int64 = 561 // elements of fc1.weight; 33*17
-	fc1_start_Weight int64 = 0   // elements; the bucket's start
-
-	fc1_numel_Bias int64 = 33  // elements of fc1.bias; 33
-	fc1_start_Bias int64 = 576 // elements; roundup(fc1_start_Weight + fc1_numel_Weight, unit)
-
-	fc1_f32_end          int64 = 640 // elements; roundup(fc1_start_Bias + fc1_numel_Bias, unit)
-	fc1_f32_shard_world1 int64 = 640 // elements of each rank; roundup(ceil(end/1), unit)
-	fc1_f32_shard_world2 int64 = 320 // elements of each rank; roundup(ceil(end/2), unit)
-)
-
-// What the compiler checks of bucket fc1/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of fc1/f32 is align_bytes long; if not, generate again
 	_ = -uint64(fc1_f32_unit*4 - alignBytes)
-	// numel of fc1.weight is the product of its shape, [33, 17]; if not, generate again
+	// blocks.params.shape: numel of fc1.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(fc1_numel_Weight - 33*17)
-	// fc1.weight starts the bucket; if not, generate again
+	// blocks.params: fc1.weight starts the bucket; if not, generate again
 	_ = -uint64(fc1_start_Weight - 0)
-	// numel of fc1.bias is the product of its shape, [33]; if not, generate again
+	// blocks.params.shape: numel of fc1.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(fc1_numel_Bias - 33)
-	// fc1.bias starts where fc1.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: fc1.bias starts where fc1.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(fc1_start_Bias - (fc1_start_Weight+fc1_numel_Weight+fc1_f32_unit-1)/fc1_f32_unit*fc1_f32_unit)
-	// the bucket ends where fc1.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket fc1/f32 ends where fc1.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(fc1_f32_end - (fc1_start_Bias+fc1_numel_Bias+fc1_f32_unit-1)/fc1_f32_unit*fc1_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(fc1_f32_shard_world1 - (fc1_f32_end/fc1_f32_unit+world1-1)/world1*fc1_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(fc1_f32_shard_world2 - (fc1_f32_end/fc1_f32_unit+world2-1)/world2*fc1_f32_unit)
 )
 
-// Bucket fc2/f32, trainable: 2 parameters of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket fc2/f32, trainable: 4 bytes an element.
 const (
-	fc2_f32_unit int64 = 64 // elements; alignBytes/4
+	fc2_f32_unit     int64 = 64  // elements; alignBytes / 4; shard.align_bytes
+	fc2_numel_Weight int64 = 165 // elements of fc2.weight; 5 * 33; blocks.params.shape
+	fc2_start_Weight int64 = 0   // elements; 0; blocks.params
+	fc2_numel_Bias   int64 = 5   // elements of fc2.bias; 5; blocks.params.shape
+	fc2_start_Bias   int64 = 192 // elements; roundUp(fc2_start_Weight + fc2_numel_Weight, fc2_f32_unit); blocks.params
+	fc2_f32_end      int64 = 256 // elements; roundUp(fc2_start_Bias + fc2_numel_Bias, fc2_f32_unit); blocks.params
 
-	fc2_numel_Weight int64 = 165 // elements of fc2.weight; 5*33
-	fc2_start_Weight int64 = 0   // elements; the bucket's start
-
-	fc2_numel_Bias int64 = 5   // elements of fc2.bias; 5
-	fc2_start_Bias int64 = 192 // elements; roundup(fc2_start_Weight + fc2_numel_Weight, unit)
-
-	fc2_f32_end          int64 = 256 // elements; roundup(fc2_start_Bias + fc2_numel_Bias, unit)
-	fc2_f32_shard_world1 int64 = 256 // elements of each rank; roundup(ceil(end/1), unit)
-	fc2_f32_shard_world2 int64 = 128 // elements of each rank; roundup(ceil(end/2), unit)
-)
-
-// What the compiler checks of bucket fc2/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of fc2/f32 is align_bytes long; if not, generate again
 	_ = -uint64(fc2_f32_unit*4 - alignBytes)
-	// numel of fc2.weight is the product of its shape, [5, 33]; if not, generate again
+	// blocks.params.shape: numel of fc2.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(fc2_numel_Weight - 5*33)
-	// fc2.weight starts the bucket; if not, generate again
+	// blocks.params: fc2.weight starts the bucket; if not, generate again
 	_ = -uint64(fc2_start_Weight - 0)
-	// numel of fc2.bias is the product of its shape, [5]; if not, generate again
+	// blocks.params.shape: numel of fc2.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(fc2_numel_Bias - 5)
-	// fc2.bias starts where fc2.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: fc2.bias starts where fc2.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(fc2_start_Bias - (fc2_start_Weight+fc2_numel_Weight+fc2_f32_unit-1)/fc2_f32_unit*fc2_f32_unit)
-	// the bucket ends where fc2.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket fc2/f32 ends where fc2.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(fc2_f32_end - (fc2_start_Bias+fc2_numel_Bias+fc2_f32_unit-1)/fc2_f32_unit*fc2_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
+)
+
+// What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+const (
+	fc1_f32_shard_world1 int64 = 640 // elements; ceilDiv(fc1_f32_end / fc1_f32_unit, world1) * fc1_f32_unit; topology.world
+	fc1_f32_shard_world2 int64 = 320 // elements; ceilDiv(fc1_f32_end / fc1_f32_unit, world2) * fc1_f32_unit; topology.world
+	fc2_f32_shard_world1 int64 = 256 // elements; ceilDiv(fc2_f32_end / fc2_f32_unit, world1) * fc2_f32_unit; topology.world
+	fc2_f32_shard_world2 int64 = 128 // elements; ceilDiv(fc2_f32_end / fc2_f32_unit, world2) * fc2_f32_unit; topology.world
+
+	// topology.world: a shard of fc1/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(fc1_f32_shard_world1 - (fc1_f32_end/fc1_f32_unit+world1-1)/world1*fc1_f32_unit)
+	// topology.world: a shard of fc1/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(fc1_f32_shard_world2 - (fc1_f32_end/fc1_f32_unit+world2-1)/world2*fc1_f32_unit)
+	// topology.world: a shard of fc2/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(fc2_f32_shard_world1 - (fc2_f32_end/fc2_f32_unit+world1-1)/world1*fc2_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
+	// topology.world: a shard of fc2/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(fc2_f32_shard_world2 - (fc2_f32_end/fc2_f32_unit+world2-1)/world2*fc2_f32_unit)
 )
 
-// What the compiler checks of the memory: shard elements times the bytes that a rank
-// keeps for one (parameter + gradient + master + moments), for each bucket of each block.
+// The memory of a rank. What it keeps is shard elements times the bytes for one
+// (parameter, gradient, master, moments), for each bucket of each block.
 const (
-	// a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld1 - (fc1_f32_shard_world1*(4+4+0+2*4) +
-		fc2_f32_shard_world1*(4+4+0+2*4)))
-	// a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld2 - (fc1_f32_shard_world2*(4+4+0+2*4) +
-		fc2_f32_shard_world2*(4+4+0+2*4)))
+	restBytesWorld1 int64 = 14336 // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld2 int64 = 7168  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	peakBytesWorld1 int64 = 26112 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 17664 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld1 - (fc1_f32_shard_world1*(4+4+4+4) + fc2_f32_shard_world1*(4+4+4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld2 - (fc1_f32_shard_world2*(4+4+4+4) + fc2_f32_shard_world2*(4+4+4+4)))
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld1 - restBytesWorld1)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld2 - restBytesWorld2)
 )
 
 // kernels is zz_kernels.fatbin: what nvcc made of the CUDA source, with a record of which source
@@ -166,7 +162,7 @@ var descriptor = shard.Descriptor{
 		GradSlots:  gradientSlots,
 		Reduce:     dtype.Float32,
 		DivideBy:   0,
-		Optimizer:  layout.Optimizer{Masters: true, Moments: 2},
+		Optimizer:  layout.Optimizer{Kind: layout.AdamW, Masters: true},
 		Worlds:     []int64{world1, world2},
 		Kinds: []layout.Kind{
 			{

@@ -2,9 +2,11 @@
 //
 // How model goldenodd is sharded and where everything lies: the constants of the
 // Go package, under the same names, and the offsets that its runtime works out,
-// for C++17 and CUDA. Counts and offsets are elements where no bytes are named. A
-// static_assert that fails names a rule that the constants break: they were edited
-// by hand, or merged from two versions.
+// for C++17 and CUDA. What depends on the number of ranks is a member of World<N>:
+// World<8>::restBytes is restBytesWorld8 in Go, and World<8>::a_b is a_b_world8.
+// Counts and offsets are elements where no bytes are named. A static_assert that
+// fails names a rule that the constants break: they were edited by hand, or merged
+// from two versions.
 #pragma once
 
 #ifndef SHARDGEN_FUNCTION
@@ -14,11 +16,15 @@
 #define SHARDGEN_FUNCTION constexpr
 #endif
 #endif
+#define SHARDGEN_FIX "; if not, run go tool shardgen generate goldenodd.yaml"
 
 namespace shardgen::models::goldenodd {
 
-SHARDGEN_FUNCTION long long larger(long long a, long long b) { return a > b ? a : b; }
 SHARDGEN_FUNCTION long long roundUp(long long n, long long unit) { return (n + unit - 1) / unit * unit; }
+SHARDGEN_FUNCTION long long ceilDiv(long long n, long long d) { return (n + d - 1) / d; }
+SHARDGEN_FUNCTION long long largest(long long n) { return n; }
+template <class... More>
+SHARDGEN_FUNCTION long long largest(long long a, long long b, More... more) { return largest(a > b ? a : b, more...); }
 
 // ArenaPlace is one allocation of a rank.
 struct ArenaPlace {
@@ -52,391 +58,199 @@ constexpr long long alignBytes = 16;  // bytes; every payload and every start in
 constexpr long long maxLive = 2;  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
 constexpr long long prefetch = 1;  // blocks gathered ahead of the trainer; gather.prefetch
 constexpr long long gradientSlots = 2;  // full-size gradient buffers; gradients.slots
-constexpr long long partialsStart = 64;  // bytes into the arena of scratch, of partial sums; roundup(64, alignBytes); shard.align_bytes
-constexpr long long world1 = 1;  // ranks; topology.world
-constexpr long long restBytesWorld1 = 640;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld1 = 2000;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world2 = 2;  // ranks; topology.world
-constexpr long long restBytesWorld2 = 320;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld2 = 1520;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world3 = 3;  // ranks; topology.world
-constexpr long long restBytesWorld3 = 224;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld3 = 1424;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-static_assert(alignBytes >= 16 && (alignBytes & (alignBytes - 1)) == 0,
-              "shard.align_bytes: a power of two, 16 or more, because kernels use 16-byte accesses; if not, run go tool shardgen generate goldenodd.yaml");
+static_assert(alignBytes >= 16,
+              "shard.align_bytes: 16 or more, because kernels use 16-byte accesses" SHARDGEN_FIX);
+static_assert(65536LL % alignBytes == 0,
+              "shard.align_bytes: a power of two, 65536 at most" SHARDGEN_FIX);
 static_assert(maxLive >= 1 + prefetch,
-              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, run go tool shardgen generate goldenodd.yaml");
+              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use" SHARDGEN_FIX);
 static_assert(gradientSlots >= 1,
-              "gradients.slots: a backward pass needs a gradient buffer; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(partialsStart == roundUp(64, alignBytes),
-              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(world1 == 1,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(peakBytesWorld1 >= restBytesWorld1,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(world2 == 2,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(peakBytesWorld2 >= restBytesWorld2,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(world3 == 3,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(peakBytesWorld3 >= restBytesWorld3,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate goldenodd.yaml");
+              "gradients.slots: a backward pass needs a gradient buffer" SHARDGEN_FIX);
+
+// Bucket all/f32, trainable: 4 bytes an element.
+constexpr long long all_f32_unit = 4;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long all_numel_A = 21;  // elements of a.weight; 7 * 3; blocks.params.shape
+constexpr long long all_start_A = 0;  // elements; 0; blocks.params
+constexpr long long all_numel_A_Bias = 7;  // elements of a.bias; 7; blocks.params.shape
+constexpr long long all_start_A_Bias = 24;  // elements; roundUp(all_start_A + all_numel_A, all_f32_unit); blocks.params
+constexpr long long all_numel_B = 35;  // elements of b.weight; 5 * 7; blocks.params.shape
+constexpr long long all_start_B = 32;  // elements; roundUp(all_start_A_Bias + all_numel_A_Bias, all_f32_unit); blocks.params
+constexpr long long all_numel_C = 5;  // elements of c.weight; 1 * 5; blocks.params.shape
+constexpr long long all_start_C = 68;  // elements; roundUp(all_start_B + all_numel_B, all_f32_unit); blocks.params
+constexpr long long all_numel_C_Bias = 1;  // elements of c.bias; 1; blocks.params.shape
+constexpr long long all_start_C_Bias = 76;  // elements; roundUp(all_start_C + all_numel_C, all_f32_unit); blocks.params
+constexpr long long all_f32_end = 80;  // elements; roundUp(all_start_C_Bias + all_numel_C_Bias, all_f32_unit); blocks.params
+static_assert(all_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of all/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(all_numel_A == 7LL * 3,
+              "blocks.params.shape: numel of a.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(all_start_A == 0,
+              "blocks.params: a.weight starts the bucket" SHARDGEN_FIX);
+static_assert(all_numel_A_Bias == 7,
+              "blocks.params.shape: numel of a.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(all_start_A_Bias == roundUp(all_start_A + all_numel_A, all_f32_unit),
+              "blocks.params: a.bias starts where a.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(all_numel_B == 5LL * 7,
+              "blocks.params.shape: numel of b.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(all_start_B == roundUp(all_start_A_Bias + all_numel_A_Bias, all_f32_unit),
+              "blocks.params: b.weight starts where a.bias ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(all_numel_C == 1LL * 5,
+              "blocks.params.shape: numel of c.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(all_start_C == roundUp(all_start_B + all_numel_B, all_f32_unit),
+              "blocks.params: c.weight starts where b.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(all_numel_C_Bias == 1,
+              "blocks.params.shape: numel of c.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(all_start_C_Bias == roundUp(all_start_C + all_numel_C, all_f32_unit),
+              "blocks.params: c.bias starts where c.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(all_f32_end == roundUp(all_start_C_Bias + all_numel_C_Bias, all_f32_unit),
+              "blocks.params: bucket all/f32 ends where c.bias ends, rounded up to the unit" SHARDGEN_FIX);
 
 // The positions of blocks, those of a repeat one after another.
 constexpr long long all_position = 0;  // position of the first block all; 0; blocks
 static_assert(all_position == 0,
-              "blocks: block all stands behind those before it; if not, run go tool shardgen generate goldenodd.yaml");
+              "blocks: block all stands behind those before it" SHARDGEN_FIX);
 
-// Bucket all/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long all_f32_unit = 4;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long all_numel_A = 21;  // elements; 7*3; shape of a.weight in blocks.params
-constexpr long long all_start_A = 0;  // elements; the bucket's start
-constexpr long long all_numel_A_Bias = 7;  // elements; 7; shape of a.bias in blocks.params
-constexpr long long all_start_A_Bias = 24;  // elements; roundup(all_start_A + all_numel_A, unit)
-constexpr long long all_numel_B = 35;  // elements; 5*7; shape of b.weight in blocks.params
-constexpr long long all_start_B = 32;  // elements; roundup(all_start_A_Bias + all_numel_A_Bias, unit)
-constexpr long long all_numel_C = 5;  // elements; 1*5; shape of c.weight in blocks.params
-constexpr long long all_start_C = 68;  // elements; roundup(all_start_B + all_numel_B, unit)
-constexpr long long all_numel_C_Bias = 1;  // elements; 1; shape of c.bias in blocks.params
-constexpr long long all_start_C_Bias = 76;  // elements; roundup(all_start_C + all_numel_C, unit)
-constexpr long long all_f32_end = 80;  // elements; roundup(all_start_C_Bias + all_numel_C_Bias, unit)
-constexpr long long all_f32_shard_world1 = 80;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long all_f32_shard_world2 = 40;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long all_f32_shard_world3 = 28;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-static_assert(all_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of all/f32 is align_bytes long; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_numel_A == 7LL*3LL,
-              "shape of a.weight: numel is the product of the dimensions; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_start_A == 0,
-              "blocks.params: a.weight starts the bucket; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_numel_A_Bias == 7LL,
-              "shape of a.bias: numel is the product of the dimensions; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_start_A_Bias == (all_start_A + all_numel_A + all_f32_unit - 1) / all_f32_unit * all_f32_unit,
-              "blocks.params: a.bias starts where a.weight ends, rounded up to the unit; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_numel_B == 5LL*7LL,
-              "shape of b.weight: numel is the product of the dimensions; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_start_B == (all_start_A_Bias + all_numel_A_Bias + all_f32_unit - 1) / all_f32_unit * all_f32_unit,
-              "blocks.params: b.weight starts where a.bias ends, rounded up to the unit; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_numel_C == 1LL*5LL,
-              "shape of c.weight: numel is the product of the dimensions; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_start_C == (all_start_B + all_numel_B + all_f32_unit - 1) / all_f32_unit * all_f32_unit,
-              "blocks.params: c.weight starts where b.weight ends, rounded up to the unit; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_numel_C_Bias == 1LL,
-              "shape of c.bias: numel is the product of the dimensions; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_start_C_Bias == (all_start_C + all_numel_C + all_f32_unit - 1) / all_f32_unit * all_f32_unit,
-              "blocks.params: c.bias starts where c.weight ends, rounded up to the unit; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_end == (all_start_C_Bias + all_numel_C_Bias + all_f32_unit - 1) / all_f32_unit * all_f32_unit,
-              "blocks.params: bucket all/f32 ends where c.bias ends, rounded up to the unit; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_shard_world1 == (all_f32_end / all_f32_unit + world1 - 1) / world1 * all_f32_unit,
-              "topology.world: a shard of all/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_shard_world2 == (all_f32_end / all_f32_unit + world2 - 1) / world2 * all_f32_unit,
-              "topology.world: a shard of all/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_shard_world3 == (all_f32_end / all_f32_unit + world3 - 1) / world3 * all_f32_unit,
-              "topology.world: a shard of all/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate goldenodd.yaml");
+// Sums of a step.
+constexpr long long partialsStart = 64;  // bytes into the arena of scratch, of partial sums; roundUp(64, alignBytes); shard.align_bytes
+static_assert(partialsStart == roundUp(64, alignBytes),
+              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned" SHARDGEN_FIX);
 
-// The memory of a rank: shard elements times the bytes that it keeps for one
-// (parameter + gradient + master + moments), for each bucket of each block.
-static_assert(restBytesWorld1 == all_f32_shard_world1 * (4 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(restBytesWorld2 == all_f32_shard_world2 * (4 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(restBytesWorld3 == all_f32_shard_world3 * (4 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate goldenodd.yaml");
-
-// World 1: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld1 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld1 = 320;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld1 = 0;  // bytes into the arena of slots; its start; gather.max_live
-constexpr long long slotRun1FirstWorld1 = 1;  // the run's first slot; gather.max_live
-constexpr long long slotRun1BytesWorld1 = 0;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun1StartWorld1 = 320;  // bytes into the arena of slots; slotRun0StartWorld1 + (slotRun1FirstWorld1 - slotRun0FirstWorld1) * slotRun0BytesWorld1; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld1(long long slot) { return slot < slotRun1FirstWorld1 ? slotRun0BytesWorld1 : slotRun1BytesWorld1; }
-SHARDGEN_FUNCTION long long slotStartWorld1(long long slot) { return slot < slotRun1FirstWorld1 ? slotRun0StartWorld1 + (slot - slotRun0FirstWorld1) * slotRun0BytesWorld1 : slotRun1StartWorld1 + (slot - slotRun1FirstWorld1) * slotRun1BytesWorld1; }
-static_assert(slotRun0FirstWorld1 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotRun0StartWorld1 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotRun1FirstWorld1 >= slotRun0FirstWorld1 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotRun1StartWorld1 == slotRun0StartWorld1 + (slotRun1FirstWorld1 - slotRun0FirstWorld1) * slotRun0BytesWorld1,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate goldenodd.yaml");
-
-// World 1: where a rank has bucket all/f32, in bytes from the start of an arena.
-constexpr long long all_f32_shardOffset_world1 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long all_f32_gradientShardOffset_world1 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long all_f32_gatheredBytes_world1 = 320;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long all_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long all_f32_slotOffset_world1 = slotStartWorld1(all_position % maxLive) + all_f32_blockOffset_world1;
-static_assert(all_f32_shardOffset_world1 == 0,
-              "shard: the shard of all/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_gradientShardOffset_world1 == 0,
-              "gradients: the gradient shard of all/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_gatheredBytes_world1 == world1 * all_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of all/f32 is the shards of all ranks; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of all/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotBytesWorld1(all_position % maxLive) >= all_f32_blockOffset_world1 + all_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block all holds all/f32; if not, run go tool shardgen generate goldenodd.yaml");
-
-// World 1: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld1.
-constexpr long long all_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of all/f32; its start; gradients.slots
-constexpr long long all_gradientBytes_world1 = 320;  // bytes of all gradients of a block all; all_f32_gradientOffset_world1 + all_f32_gatheredBytes_world1; gradients.slots
-constexpr long long gradientBufferBytesWorld1 = 320;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(all_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of all/f32 in block all starts where the one before it ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_gradientBytes_world1 == all_f32_gradientOffset_world1 + all_f32_gatheredBytes_world1,
-              "gradients.slots: the gradients of block all end where the last of them does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(gradientBufferBytesWorld1 == larger(0, all_gradientBytes_world1),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate goldenodd.yaml");
-
-// World 1: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld1 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld1 = 320;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld1 = 16;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld1 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(wireShardBytesWorld1 == roundUp(larger(0, all_f32_shard_world1 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate goldenodd.yaml");
-
-// World 1: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld1 = 320;  // bytes of the arena of shards of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld1 = 320;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld1 = 320;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld1 = 640;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld1 = 320;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld1 = 80;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld1 == all_f32_shardOffset_world1 + all_f32_shard_world1 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(gradientShardsF32BytesWorld1 == all_f32_gradientShardOffset_world1 + all_f32_shard_world1 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotsBytesWorld1 == slotStartWorld1(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(gradientBuffersBytesWorld1 == gradientSlots * gradientBufferBytesWorld1,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(stagingBytesWorld1 == wireFullBytesWorld1 + wireShardBytesWorld1,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(scratchBytesWorld1 == partialsStart + partialsBytesWorld1,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(peakBytesWorld1 == shardsF32BytesWorld1 + gradientShardsF32BytesWorld1 + slotsBytesWorld1 + gradientBuffersBytesWorld1 + stagingBytesWorld1 + scratchBytesWorld1,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate goldenodd.yaml");
-
-// World 1: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld1(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld1});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld1});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld1});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld1});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld1});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld1});
-}
-template <class Visit>
-void eachBucketWorld1(Visit visit) {
-  visit(BucketPlace{"all/f32", 0, all_f32_shard_world1, all_f32_shardOffset_world1, -1, -1, -1, all_f32_gradientShardOffset_world1, all_f32_slotOffset_world1, all_f32_gatheredBytes_world1});
-}
-template <class Visit>
-void eachGradientWorld1(Visit visit) {
-  visit(GradientPlace{"all", 0, "all/f32", all_f32_gradientOffset_world1, all_f32_gatheredBytes_world1});
+// at chooses the value for N ranks.
+template <long long N>
+SHARDGEN_FUNCTION long long at(long long world1, long long world2, long long world3) {
+  return N == 1 ? world1 : N == 2 ? world2 : N == 3 ? world3 : -1;
 }
 
-// World 2: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld2 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld2 = 320;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld2 = 0;  // bytes into the arena of slots; its start; gather.max_live
-constexpr long long slotRun1FirstWorld2 = 1;  // the run's first slot; gather.max_live
-constexpr long long slotRun1BytesWorld2 = 0;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun1StartWorld2 = 320;  // bytes into the arena of slots; slotRun0StartWorld2 + (slotRun1FirstWorld2 - slotRun0FirstWorld2) * slotRun0BytesWorld2; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld2(long long slot) { return slot < slotRun1FirstWorld2 ? slotRun0BytesWorld2 : slotRun1BytesWorld2; }
-SHARDGEN_FUNCTION long long slotStartWorld2(long long slot) { return slot < slotRun1FirstWorld2 ? slotRun0StartWorld2 + (slot - slotRun0FirstWorld2) * slotRun0BytesWorld2 : slotRun1StartWorld2 + (slot - slotRun1FirstWorld2) * slotRun1BytesWorld2; }
-static_assert(slotRun0FirstWorld2 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotRun0StartWorld2 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotRun1FirstWorld2 >= slotRun0FirstWorld2 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotRun1StartWorld2 == slotRun0StartWorld2 + (slotRun1FirstWorld2 - slotRun0FirstWorld2) * slotRun0BytesWorld2,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate goldenodd.yaml");
+// World<N> is where a rank of N has everything.
+template <long long N>
+struct World {
+  // The world sizes.
+  static constexpr long long world = at<N>(1, 2, 3);  // ranks; topology.world
+  static_assert(world == N,
+                "topology.world: a world size is one of 1, 2, 3, and the one that is named" SHARDGEN_FIX);
 
-// World 2: where a rank has bucket all/f32, in bytes from the start of an arena.
-constexpr long long all_f32_shardOffset_world2 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long all_f32_gradientShardOffset_world2 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long all_f32_gatheredBytes_world2 = 320;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long all_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long all_f32_slotOffset_world2 = slotStartWorld2(all_position % maxLive) + all_f32_blockOffset_world2;
-static_assert(all_f32_shardOffset_world2 == 0,
-              "shard: the shard of all/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_gradientShardOffset_world2 == 0,
-              "gradients: the gradient shard of all/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_gatheredBytes_world2 == world2 * all_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of all/f32 is the shards of all ranks; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of all/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotBytesWorld2(all_position % maxLive) >= all_f32_blockOffset_world2 + all_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block all holds all/f32; if not, run go tool shardgen generate goldenodd.yaml");
+  // What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+  static constexpr long long all_f32_shard = at<N>(80, 40, 28);  // elements; ceilDiv(all_f32_end / all_f32_unit, world) * all_f32_unit; topology.world
+  static_assert(all_f32_shard == ceilDiv(all_f32_end / all_f32_unit, world) * all_f32_unit,
+                "topology.world: a shard of all/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
 
-// World 2: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld2.
-constexpr long long all_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of all/f32; its start; gradients.slots
-constexpr long long all_gradientBytes_world2 = 320;  // bytes of all gradients of a block all; all_f32_gradientOffset_world2 + all_f32_gatheredBytes_world2; gradients.slots
-constexpr long long gradientBufferBytesWorld2 = 320;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(all_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of all/f32 in block all starts where the one before it ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_gradientBytes_world2 == all_f32_gradientOffset_world2 + all_f32_gatheredBytes_world2,
-              "gradients.slots: the gradients of block all end where the last of them does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(gradientBufferBytesWorld2 == larger(0, all_gradientBytes_world2),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate goldenodd.yaml");
+  // The memory of a rank. What it keeps is shard elements times the bytes for one
+  // (parameter, gradient, master, moments), for each bucket of each block.
+  static constexpr long long restBytes = at<N>(640, 320, 224);  // bytes of a rank between passes: shards, masters, moments, gradient shards
+  static constexpr long long peakBytes = at<N>(2000, 1520, 1424);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static_assert(restBytes == all_f32_shard * (4 + 4),
+                "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
+  static_assert(peakBytes >= restBytes,
+                "topology.world: what stays between passes is part of all that is allocated" SHARDGEN_FIX);
 
-// World 2: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld2 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld2 = 160;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld2 = 16;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld2 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(wireShardBytesWorld2 == roundUp(larger(0, all_f32_shard_world2 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate goldenodd.yaml");
+  // The gather slots, runs of equal ones. A slot is as large as the largest block that it is for.
+  static constexpr long long slotRun0First = 0;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun0Bytes = at<N>(320, 320, 336);  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun0Start = 0;  // bytes into the arena of slots; 0; gather.max_live
+  static constexpr long long slotRun1First = 1;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun1Bytes = 0;  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun1Start = at<N>(320, 320, 336);  // bytes into the arena of slots; slotRun0Start + (slotRun1First - slotRun0First) * slotRun0Bytes; gather.max_live
+  SHARDGEN_FUNCTION static long long slotBytes(long long slot) { return slot < slotRun1First ? slotRun0Bytes : slotRun1Bytes; }
+  SHARDGEN_FUNCTION static long long slotStart(long long slot) { return slot < slotRun1First ? slotRun0Start + (slot - slotRun0First) * slotRun0Bytes : slotRun1Start + (slot - slotRun1First) * slotRun1Bytes; }
+  static_assert(slotRun0First == 0,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun0Start == 0,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(slotRun1First >= slotRun0First + 1,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun1Start == slotRun0Start + (slotRun1First - slotRun0First) * slotRun0Bytes,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
 
-// World 2: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld2 = 160;  // bytes of the arena of shards of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld2 = 160;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld2 = 320;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld2 = 640;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld2 = 160;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld2 = 80;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld2 == all_f32_shardOffset_world2 + all_f32_shard_world2 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(gradientShardsF32BytesWorld2 == all_f32_gradientShardOffset_world2 + all_f32_shard_world2 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotsBytesWorld2 == slotStartWorld2(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(gradientBuffersBytesWorld2 == gradientSlots * gradientBufferBytesWorld2,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(stagingBytesWorld2 == wireFullBytesWorld2 + wireShardBytesWorld2,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(scratchBytesWorld2 == partialsStart + partialsBytesWorld2,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(peakBytesWorld2 == shardsF32BytesWorld2 + gradientShardsF32BytesWorld2 + slotsBytesWorld2 + gradientBuffersBytesWorld2 + stagingBytesWorld2 + scratchBytesWorld2,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate goldenodd.yaml");
+  // Where a rank has bucket all/f32, in bytes from the start of an arena.
+  static constexpr long long all_f32_shardOffset = 0;  // bytes into shards of f32; 0; shard
+  static constexpr long long all_f32_gradientShardOffset = 0;  // bytes into gradient shards of f32; 0; gradients
+  static constexpr long long all_f32_gatheredBytes = at<N>(320, 320, 336);  // bytes of the gathered bucket; world * all_f32_shard * 4; topology.world
+  static constexpr long long all_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long all_f32_slotOffset = 0;  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (all_position % maxLive - slotRun0First) * slotRun0Bytes + all_f32_blockOffset; gather.max_live
+  static_assert(all_f32_shardOffset == 0,
+                "shard: the shard of all/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(all_f32_gradientShardOffset == 0,
+                "gradients: the gradient shard of all/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(all_f32_gatheredBytes == world * all_f32_shard * 4,
+                "topology.world: the gathered copy of all/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(all_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of all/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= all_f32_blockOffset + all_f32_gatheredBytes,
+                "gather.max_live: the slot of block all holds all/f32" SHARDGEN_FIX);
+  static_assert(all_f32_slotOffset == slotRun0Start + (all_position % maxLive - slotRun0First) * slotRun0Bytes + all_f32_blockOffset,
+                "gather.max_live: the gathered copy of all/f32 lies in the slot of its block" SHARDGEN_FIX);
 
-// World 2: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld2(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld2});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld2});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld2});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld2});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld2});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld2});
-}
-template <class Visit>
-void eachBucketWorld2(Visit visit) {
-  visit(BucketPlace{"all/f32", 0, all_f32_shard_world2, all_f32_shardOffset_world2, -1, -1, -1, all_f32_gradientShardOffset_world2, all_f32_slotOffset_world2, all_f32_gatheredBytes_world2});
-}
-template <class Visit>
-void eachGradientWorld2(Visit visit) {
-  visit(GradientPlace{"all", 0, "all/f32", all_f32_gradientOffset_world2, all_f32_gatheredBytes_world2});
-}
+  // The full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
+  // buffer n starts at n * gradientBufferBytes.
+  static constexpr long long all_f32_gradientOffset = 0;  // bytes into a gradient buffer, of all/f32; 0; gradients.slots
+  static constexpr long long all_gradientBytes = at<N>(320, 320, 336);  // bytes of all gradients of a block all; all_f32_gradientOffset + all_f32_gatheredBytes; gradients.slots
+  static constexpr long long gradientBufferBytes = at<N>(320, 320, 336);  // bytes of a gradient buffer; largest(all_gradientBytes); gradients.slots
+  static_assert(all_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of all/f32 in block all starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(all_gradientBytes == all_f32_gradientOffset + all_f32_gatheredBytes,
+                "gradients.slots: the gradients of block all end where the last of them does" SHARDGEN_FIX);
+  static_assert(gradientBufferBytes == largest(all_gradientBytes),
+                "gradients.slots: a gradient buffer is as large as the gradients of the block that has most" SHARDGEN_FIX);
 
-// World 3: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld3 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld3 = 336;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld3 = 0;  // bytes into the arena of slots; its start; gather.max_live
-constexpr long long slotRun1FirstWorld3 = 1;  // the run's first slot; gather.max_live
-constexpr long long slotRun1BytesWorld3 = 0;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun1StartWorld3 = 336;  // bytes into the arena of slots; slotRun0StartWorld3 + (slotRun1FirstWorld3 - slotRun0FirstWorld3) * slotRun0BytesWorld3; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld3(long long slot) { return slot < slotRun1FirstWorld3 ? slotRun0BytesWorld3 : slotRun1BytesWorld3; }
-SHARDGEN_FUNCTION long long slotStartWorld3(long long slot) { return slot < slotRun1FirstWorld3 ? slotRun0StartWorld3 + (slot - slotRun0FirstWorld3) * slotRun0BytesWorld3 : slotRun1StartWorld3 + (slot - slotRun1FirstWorld3) * slotRun1BytesWorld3; }
-static_assert(slotRun0FirstWorld3 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotRun0StartWorld3 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotRun1FirstWorld3 >= slotRun0FirstWorld3 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotRun1StartWorld3 == slotRun0StartWorld3 + (slotRun1FirstWorld3 - slotRun0FirstWorld3) * slotRun0BytesWorld3,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate goldenodd.yaml");
+  // Gradients on their way through a reduction, and sums of a step.
+  static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
+  static constexpr long long wireShardBytes = at<N>(320, 160, 112);  // bytes of staging behind it, for one reduced shard; roundUp(largest(all_f32_shard * 4), alignBytes); gradients.reduce
+  static constexpr long long partialsBytes = 16;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static_assert(wireFullBytes == roundUp(0, alignBytes),
+                "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
+  static_assert(wireShardBytes == roundUp(largest(all_f32_shard * 4), alignBytes),
+                "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes" SHARDGEN_FIX);
 
-// World 3: where a rank has bucket all/f32, in bytes from the start of an arena.
-constexpr long long all_f32_shardOffset_world3 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long all_f32_gradientShardOffset_world3 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long all_f32_gatheredBytes_world3 = 336;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long all_f32_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long all_f32_slotOffset_world3 = slotStartWorld3(all_position % maxLive) + all_f32_blockOffset_world3;
-static_assert(all_f32_shardOffset_world3 == 0,
-              "shard: the shard of all/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_gradientShardOffset_world3 == 0,
-              "gradients: the gradient shard of all/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_gatheredBytes_world3 == world3 * all_f32_shard_world3 * 4,
-              "topology.world: the gathered copy of all/f32 is the shards of all ranks; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_f32_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of all/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotBytesWorld3(all_position % maxLive) >= all_f32_blockOffset_world3 + all_f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block all holds all/f32; if not, run go tool shardgen generate goldenodd.yaml");
+  // The arenas, which are all that Open allocates.
+  static constexpr long long shardsF32Bytes = at<N>(320, 160, 112);  // bytes; all_f32_shardOffset + all_f32_shard * 4; topology.world
+  static constexpr long long gradientShardsF32Bytes = at<N>(320, 160, 112);  // bytes; all_f32_gradientShardOffset + all_f32_shard * 4; topology.world
+  static constexpr long long slotsBytes = at<N>(320, 320, 336);  // bytes; slotRun1Start + (maxLive - slotRun1First) * slotRun1Bytes; topology.world
+  static constexpr long long gradientBuffersBytes = at<N>(640, 640, 672);  // bytes; gradientSlots * gradientBufferBytes; topology.world
+  static constexpr long long stagingBytes = at<N>(320, 160, 112);  // bytes; wireFullBytes + wireShardBytes; topology.world
+  static constexpr long long scratchBytes = 80;  // bytes; partialsStart + partialsBytes; topology.world
+  static_assert(shardsF32Bytes == all_f32_shardOffset + all_f32_shard * 4,
+                "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientShardsF32Bytes == all_f32_gradientShardOffset + all_f32_shard * 4,
+                "topology.world: the arena of gradient shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(slotsBytes == slotRun1Start + (maxLive - slotRun1First) * slotRun1Bytes,
+                "topology.world: the arena of slots ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientBuffersBytes == gradientSlots * gradientBufferBytes,
+                "topology.world: the arena of gradient buffers ends where its last part does" SHARDGEN_FIX);
+  static_assert(stagingBytes == wireFullBytes + wireShardBytes,
+                "topology.world: the arena of staging ends where its last part does" SHARDGEN_FIX);
+  static_assert(scratchBytes == partialsStart + partialsBytes,
+                "topology.world: the arena of scratch ends where its last part does" SHARDGEN_FIX);
+  static_assert(peakBytes == shardsF32Bytes +
+                    gradientShardsF32Bytes +
+                    slotsBytes +
+                    gradientBuffersBytes +
+                    stagingBytes +
+                    scratchBytes,
+                "topology.world: all that is allocated is the arenas" SHARDGEN_FIX);
 
-// World 3: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld3.
-constexpr long long all_f32_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of all/f32; its start; gradients.slots
-constexpr long long all_gradientBytes_world3 = 336;  // bytes of all gradients of a block all; all_f32_gradientOffset_world3 + all_f32_gatheredBytes_world3; gradients.slots
-constexpr long long gradientBufferBytesWorld3 = 336;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(all_f32_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of all/f32 in block all starts where the one before it ends; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(all_gradientBytes_world3 == all_f32_gradientOffset_world3 + all_f32_gatheredBytes_world3,
-              "gradients.slots: the gradients of block all end where the last of them does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(gradientBufferBytesWorld3 == larger(0, all_gradientBytes_world3),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate goldenodd.yaml");
+  // Every arena, bucket and gradient, one after another.
+  template <class Visit>
+  static void eachArena(Visit visit) {
+    visit(ArenaPlace{"shards", "f32", shardsF32Bytes});
+    visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32Bytes});
+    visit(ArenaPlace{"slots", "", slotsBytes});
+    visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytes});
+    visit(ArenaPlace{"staging", "", stagingBytes});
+    visit(ArenaPlace{"scratch", "", scratchBytes});
+  }
+  template <class Visit>
+  static void eachBucket(Visit visit) {
+    visit(BucketPlace{"all/f32", 0, all_f32_shard, all_f32_shardOffset, -1, -1, -1, all_f32_gradientShardOffset, all_f32_slotOffset, all_f32_gatheredBytes});
+  }
+  template <class Visit>
+  static void eachGradient(Visit visit) {
+    visit(GradientPlace{"all", 0, "all/f32", all_f32_gradientOffset, all_f32_gatheredBytes});
+  }
+};
 
-// World 3: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld3 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld3 = 112;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld3 = 16;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld3 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(wireShardBytesWorld3 == roundUp(larger(0, all_f32_shard_world3 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate goldenodd.yaml");
-
-// World 3: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld3 = 112;  // bytes of the arena of shards of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld3 = 112;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld3 = 336;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld3 = 672;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld3 = 112;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld3 = 80;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld3 == all_f32_shardOffset_world3 + all_f32_shard_world3 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(gradientShardsF32BytesWorld3 == all_f32_gradientShardOffset_world3 + all_f32_shard_world3 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(slotsBytesWorld3 == slotStartWorld3(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(gradientBuffersBytesWorld3 == gradientSlots * gradientBufferBytesWorld3,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(stagingBytesWorld3 == wireFullBytesWorld3 + wireShardBytesWorld3,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(scratchBytesWorld3 == partialsStart + partialsBytesWorld3,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate goldenodd.yaml");
-static_assert(peakBytesWorld3 == shardsF32BytesWorld3 + gradientShardsF32BytesWorld3 + slotsBytesWorld3 + gradientBuffersBytesWorld3 + stagingBytesWorld3 + scratchBytesWorld3,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate goldenodd.yaml");
-
-// World 3: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld3(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld3});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld3});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld3});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld3});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld3});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld3});
-}
-template <class Visit>
-void eachBucketWorld3(Visit visit) {
-  visit(BucketPlace{"all/f32", 0, all_f32_shard_world3, all_f32_shardOffset_world3, -1, -1, -1, all_f32_gradientShardOffset_world3, all_f32_slotOffset_world3, all_f32_gatheredBytes_world3});
-}
-template <class Visit>
-void eachGradientWorld3(Visit visit) {
-  visit(GradientPlace{"all", 0, "all/f32", all_f32_gradientOffset_world3, all_f32_gatheredBytes_world3});
-}
+// Every rule, at every world size.
+static_assert(World<1>::world == 1 && World<2>::world == 2 && World<3>::world == 3,
+              "topology.world: the world sizes are those of the spec" SHARDGEN_FIX);
 
 }  // namespace shardgen::models::goldenodd
+#undef SHARDGEN_FIX

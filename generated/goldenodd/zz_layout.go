@@ -16,118 +16,119 @@ import (
 // `go tool shardgen generate goldenodd.yaml`.
 const _ = abi.RunShardgenGenerate_Version1
 
+// Behind constants stand rules that the compiler checks: uint64(x - y) is a constant
+// only where x >= y, and -uint64(x - y) only where x == y. A line that does not
+// compile is a rule that the constants break: they were edited by hand, or merged
+// from two versions. Fix: run `go tool shardgen generate goldenodd.yaml`.
+
 // What holds for all buckets.
 const (
-	alignBytes    int64 = 16 // bytes; every payload and every start in a bucket is a multiple of it
-	maxLive       int64 = 2  // gather slots; the block at position p uses slot p mod maxLive
-	prefetch      int64 = 1  // blocks gathered ahead of the trainer
-	gradientSlots int64 = 2  // full-size gradient buffers
+	alignBytes    int64 = 16 // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
+	maxLive       int64 = 2  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
+	prefetch      int64 = 1  // blocks gathered ahead of the trainer; gather.prefetch
+	gradientSlots int64 = 2  // full-size gradient buffers; gradients.slots
 
-	world1          int64 = 1    // ranks
-	restBytesWorld1 int64 = 640  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 2000 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world2          int64 = 2    // ranks
-	restBytesWorld2 int64 = 320  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld2 int64 = 1520 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world3          int64 = 3    // ranks
-	restBytesWorld3 int64 = 224  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld3 int64 = 1424 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-)
-
-// What the compiler checks. uint64(x - y) is a constant only where x >= y, and
-// -uint64(x - y) only where x == y. A line that does not compile is a rule that
-// the constants break: they were edited by hand, or merged from two versions. Fix:
-// run `go tool shardgen generate goldenodd.yaml`.
-const (
-	// max_live >= 1 + prefetch: the blocks gathered ahead need slots besides the one in use; if not, generate again
+	// shard.align_bytes: 16 or more, because kernels use 16-byte accesses; if not, generate again
+	_ = uint64(alignBytes - 16)
+	// shard.align_bytes: a power of two, 65536 at most; if not, generate again
+	_ = -uint64(65536%alignBytes - 0)
+	// gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, generate again
 	_ = uint64(maxLive - (1 + prefetch))
-	// a backward pass needs a gradient buffer; if not, generate again
+	// gradients.slots: a backward pass needs a gradient buffer; if not, generate again
 	_ = uint64(gradientSlots - 1)
-	// the constant's name says its world size; if not, generate again
+)
+
+// The world sizes.
+const (
+	world1 int64 = 1 // ranks; topology.world
+	world2 int64 = 2 // ranks; topology.world
+	world3 int64 = 3 // ranks; topology.world
+
+	// topology.world: a world size is one of 1, 2, 3, and the one that is named; if not, generate again
 	_ = -uint64(world1 - 1)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld1 - restBytesWorld1)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, and the one that is named; if not, generate again
 	_ = -uint64(world2 - 2)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld2 - restBytesWorld2)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, and the one that is named; if not, generate again
 	_ = -uint64(world3 - 3)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld3 - restBytesWorld3)
 )
 
-// Bucket all/f32, trainable: 5 parameters of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket all/f32, trainable: 4 bytes an element.
 const (
-	all_f32_unit int64 = 4 // elements; alignBytes/4
+	all_f32_unit     int64 = 4  // elements; alignBytes / 4; shard.align_bytes
+	all_numel_A      int64 = 21 // elements of a.weight; 7 * 3; blocks.params.shape
+	all_start_A      int64 = 0  // elements; 0; blocks.params
+	all_numel_A_Bias int64 = 7  // elements of a.bias; 7; blocks.params.shape
+	all_start_A_Bias int64 = 24 // elements; roundUp(all_start_A + all_numel_A, all_f32_unit); blocks.params
+	all_numel_B      int64 = 35 // elements of b.weight; 5 * 7; blocks.params.shape
+	all_start_B      int64 = 32 // elements; roundUp(all_start_A_Bias + all_numel_A_Bias, all_f32_unit); blocks.params
+	all_numel_C      int64 = 5  // elements of c.weight; 1 * 5; blocks.params.shape
+	all_start_C      int64 = 68 // elements; roundUp(all_start_B + all_numel_B, all_f32_unit); blocks.params
+	all_numel_C_Bias int64 = 1  // elements of c.bias; 1; blocks.params.shape
+	all_start_C_Bias int64 = 76 // elements; roundUp(all_start_C + all_numel_C, all_f32_unit); blocks.params
+	all_f32_end      int64 = 80 // elements; roundUp(all_start_C_Bias + all_numel_C_Bias, all_f32_unit); blocks.params
 
-	all_numel_A int64 = 21 // elements of a.weight; 7*3
-	all_start_A int64 = 0  // elements; the bucket's start
-
-	all_numel_A_Bias int64 = 7  // elements of a.bias; 7
-	all_start_A_Bias int64 = 24 // elements; roundup(all_start_A + all_numel_A, unit)
-
-	all_numel_B int64 = 35 // elements of b.weight; 5*7
-	all_start_B int64 = 32 // elements; roundup(all_start_A_Bias + all_numel_A_Bias, unit)
-
-	all_numel_C int64 = 5  // elements of c.weight; 1*5
-	all_start_C int64 = 68 // elements; roundup(all_start_B + all_numel_B, unit)
-
-	all_numel_C_Bias int64 = 1  // elements of c.bias; 1
-	all_start_C_Bias int64 = 76 // elements; roundup(all_start_C + all_numel_C, unit)
-
-	all_f32_end          int64 = 80 // elements; roundup(all_start_C_Bias + all_numel_C_Bias, unit)
-	all_f32_shard_world1 int64 = 80 // elements of each rank; roundup(ceil(end/1), unit)
-	all_f32_shard_world2 int64 = 40 // elements of each rank; roundup(ceil(end/2), unit)
-	all_f32_shard_world3 int64 = 28 // elements of each rank; roundup(ceil(end/3), unit)
-)
-
-// What the compiler checks of bucket all/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of all/f32 is align_bytes long; if not, generate again
 	_ = -uint64(all_f32_unit*4 - alignBytes)
-	// numel of a.weight is the product of its shape, [7, 3]; if not, generate again
+	// blocks.params.shape: numel of a.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(all_numel_A - 7*3)
-	// a.weight starts the bucket; if not, generate again
+	// blocks.params: a.weight starts the bucket; if not, generate again
 	_ = -uint64(all_start_A - 0)
-	// numel of a.bias is the product of its shape, [7]; if not, generate again
+	// blocks.params.shape: numel of a.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(all_numel_A_Bias - 7)
-	// a.bias starts where a.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: a.bias starts where a.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(all_start_A_Bias - (all_start_A+all_numel_A+all_f32_unit-1)/all_f32_unit*all_f32_unit)
-	// numel of b.weight is the product of its shape, [5, 7]; if not, generate again
+	// blocks.params.shape: numel of b.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(all_numel_B - 5*7)
-	// b.weight starts where a.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: b.weight starts where a.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(all_start_B - (all_start_A_Bias+all_numel_A_Bias+all_f32_unit-1)/all_f32_unit*all_f32_unit)
-	// numel of c.weight is the product of its shape, [1, 5]; if not, generate again
+	// blocks.params.shape: numel of c.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(all_numel_C - 1*5)
-	// c.weight starts where b.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: c.weight starts where b.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(all_start_C - (all_start_B+all_numel_B+all_f32_unit-1)/all_f32_unit*all_f32_unit)
-	// numel of c.bias is the product of its shape, [1]; if not, generate again
+	// blocks.params.shape: numel of c.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(all_numel_C_Bias - 1)
-	// c.bias starts where c.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: c.bias starts where c.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(all_start_C_Bias - (all_start_C+all_numel_C+all_f32_unit-1)/all_f32_unit*all_f32_unit)
-	// the bucket ends where c.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket all/f32 ends where c.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(all_f32_end - (all_start_C_Bias+all_numel_C_Bias+all_f32_unit-1)/all_f32_unit*all_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
+)
+
+// What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+const (
+	all_f32_shard_world1 int64 = 80 // elements; ceilDiv(all_f32_end / all_f32_unit, world1) * all_f32_unit; topology.world
+	all_f32_shard_world2 int64 = 40 // elements; ceilDiv(all_f32_end / all_f32_unit, world2) * all_f32_unit; topology.world
+	all_f32_shard_world3 int64 = 28 // elements; ceilDiv(all_f32_end / all_f32_unit, world3) * all_f32_unit; topology.world
+
+	// topology.world: a shard of all/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(all_f32_shard_world1 - (all_f32_end/all_f32_unit+world1-1)/world1*all_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
+	// topology.world: a shard of all/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(all_f32_shard_world2 - (all_f32_end/all_f32_unit+world2-1)/world2*all_f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
+	// topology.world: a shard of all/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(all_f32_shard_world3 - (all_f32_end/all_f32_unit+world3-1)/world3*all_f32_unit)
 )
 
-// What the compiler checks of the memory: shard elements times the bytes that a rank
-// keeps for one (parameter + gradient + master + moments), for each bucket of each block.
+// The memory of a rank. What it keeps is shard elements times the bytes for one
+// (parameter, gradient, master, moments), for each bucket of each block.
 const (
-	// a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld1 - (all_f32_shard_world1 * (4 + 4 + 0 + 0*4)))
-	// a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld2 - (all_f32_shard_world2 * (4 + 4 + 0 + 0*4)))
-	// a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld3 - (all_f32_shard_world3 * (4 + 4 + 0 + 0*4)))
+	restBytesWorld1 int64 = 640  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld2 int64 = 320  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld3 int64 = 224  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	peakBytesWorld1 int64 = 2000 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 1520 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 1424 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld1 - (all_f32_shard_world1 * (4 + 4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld2 - (all_f32_shard_world2 * (4 + 4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld3 - (all_f32_shard_world3 * (4 + 4)))
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld1 - restBytesWorld1)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld2 - restBytesWorld2)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld3 - restBytesWorld3)
 )
 
 // kernels is zz_kernels.fatbin: what nvcc made of the CUDA source, with a record of which source
@@ -168,7 +169,7 @@ var descriptor = shard.Descriptor{
 		GradSlots:  gradientSlots,
 		Reduce:     dtype.Float32,
 		DivideBy:   0,
-		Optimizer:  layout.Optimizer{Masters: true, Moments: 0},
+		Optimizer:  layout.Optimizer{Kind: layout.SGD, Masters: true},
 		Worlds:     []int64{world1, world2, world3},
 		Kinds: []layout.Kind{
 			{

@@ -2,9 +2,11 @@
 //
 // How model gpt2 is sharded and where everything lies: the constants of the
 // Go package, under the same names, and the offsets that its runtime works out,
-// for C++17 and CUDA. Counts and offsets are elements where no bytes are named. A
-// static_assert that fails names a rule that the constants break: they were edited
-// by hand, or merged from two versions.
+// for C++17 and CUDA. What depends on the number of ranks is a member of World<N>:
+// World<8>::restBytes is restBytesWorld8 in Go, and World<8>::a_b is a_b_world8.
+// Counts and offsets are elements where no bytes are named. A static_assert that
+// fails names a rule that the constants break: they were edited by hand, or merged
+// from two versions.
 #pragma once
 
 #ifndef SHARDGEN_FUNCTION
@@ -14,11 +16,15 @@
 #define SHARDGEN_FUNCTION constexpr
 #endif
 #endif
+#define SHARDGEN_FIX "; if not, run go tool shardgen generate gpt2.yaml"
 
 namespace shardgen::models::gpt2 {
 
-SHARDGEN_FUNCTION long long larger(long long a, long long b) { return a > b ? a : b; }
 SHARDGEN_FUNCTION long long roundUp(long long n, long long unit) { return (n + unit - 1) / unit * unit; }
+SHARDGEN_FUNCTION long long ceilDiv(long long n, long long d) { return (n + d - 1) / d; }
+SHARDGEN_FUNCTION long long largest(long long n) { return n; }
+template <class... More>
+SHARDGEN_FUNCTION long long largest(long long a, long long b, More... more) { return largest(a > b ? a : b, more...); }
 
 // ArenaPlace is one allocation of a rank.
 struct ArenaPlace {
@@ -51,1177 +57,396 @@ struct GradientPlace {
 constexpr long long Transformer_HFirst = 0;  // the first index; blocks.repeat
 constexpr long long Transformer_HLen = 12;  // blocks; blocks.repeat
 static_assert(Transformer_HFirst + Transformer_HLen - 1 == 11,
-              "blocks.repeat of transformer.h.{i}: the last index is First + Len - 1; if not, run go tool shardgen generate gpt2.yaml");
+              "blocks.repeat: the last index of transformer.h.{i} is First + Len - 1" SHARDGEN_FIX);
 
 // What holds for all buckets.
 constexpr long long alignBytes = 256;  // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
 constexpr long long maxLive = 2;  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
 constexpr long long prefetch = 1;  // blocks gathered ahead of the trainer; gather.prefetch
 constexpr long long gradientSlots = 2;  // full-size gradient buffers; gradients.slots
-constexpr long long partialsStart = 256;  // bytes into the arena of scratch, of partial sums; roundup(64, alignBytes); shard.align_bytes
-constexpr long long world1 = 1;  // ranks; topology.world
-constexpr long long restBytesWorld1 = 995518464;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld1 = 1676221952;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world2 = 2;  // ranks; topology.world
-constexpr long long restBytesWorld2 = 497759232;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld2 = 1101192704;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world3 = 3;  // ranks; topology.world
-constexpr long long restBytesWorld3 = 331839488;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld3 = 909516288;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world4 = 4;  // ranks; topology.world
-constexpr long long restBytesWorld4 = 248879616;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld4 = 813678080;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world8 = 8;  // ranks; topology.world
-constexpr long long restBytesWorld8 = 124443136;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld8 = 669929216;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-static_assert(alignBytes >= 16 && (alignBytes & (alignBytes - 1)) == 0,
-              "shard.align_bytes: a power of two, 16 or more, because kernels use 16-byte accesses; if not, run go tool shardgen generate gpt2.yaml");
+static_assert(alignBytes >= 16,
+              "shard.align_bytes: 16 or more, because kernels use 16-byte accesses" SHARDGEN_FIX);
+static_assert(65536LL % alignBytes == 0,
+              "shard.align_bytes: a power of two, 65536 at most" SHARDGEN_FIX);
 static_assert(maxLive >= 1 + prefetch,
-              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, run go tool shardgen generate gpt2.yaml");
+              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use" SHARDGEN_FIX);
 static_assert(gradientSlots >= 1,
-              "gradients.slots: a backward pass needs a gradient buffer; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(partialsStart == roundUp(64, alignBytes),
-              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(world1 == 1,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(peakBytesWorld1 >= restBytesWorld1,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(world2 == 2,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(peakBytesWorld2 >= restBytesWorld2,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(world3 == 3,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(peakBytesWorld3 >= restBytesWorld3,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(world4 == 4,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(peakBytesWorld4 >= restBytesWorld4,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(world8 == 8,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(peakBytesWorld8 >= restBytesWorld8,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate gpt2.yaml");
+              "gradients.slots: a backward pass needs a gradient buffer" SHARDGEN_FIX);
+
+// Bucket embed/f32, trainable: 4 bytes an element.
+constexpr long long embed_f32_unit = 64;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long embed_numel_Transformer_Wpe = 786432;  // elements of transformer.wpe.weight; 1024 * 768; blocks.params.shape
+constexpr long long embed_start_Transformer_Wpe = 0;  // elements; 0; blocks.params
+constexpr long long embed_f32_end = 786432;  // elements; roundUp(embed_start_Transformer_Wpe + embed_numel_Transformer_Wpe, embed_f32_unit); blocks.params
+static_assert(embed_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of embed/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(embed_numel_Transformer_Wpe == 1024LL * 768,
+              "blocks.params.shape: numel of transformer.wpe.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(embed_start_Transformer_Wpe == 0,
+              "blocks.params: transformer.wpe.weight starts the bucket" SHARDGEN_FIX);
+static_assert(embed_f32_end == roundUp(embed_start_Transformer_Wpe + embed_numel_Transformer_Wpe, embed_f32_unit),
+              "blocks.params: bucket embed/f32 ends where transformer.wpe.weight ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket transformer.h.{i}/f32, trainable: 4 bytes an element.
+constexpr long long transformer_H_f32_unit = 64;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long transformer_H_numel_Ln_1 = 768;  // elements of transformer.h.{i}.ln_1.weight; 768; blocks.params.shape
+constexpr long long transformer_H_start_Ln_1 = 0;  // elements; 0; blocks.params
+constexpr long long transformer_H_numel_Ln_1_Bias = 768;  // elements of transformer.h.{i}.ln_1.bias; 768; blocks.params.shape
+constexpr long long transformer_H_start_Ln_1_Bias = 768;  // elements; roundUp(transformer_H_start_Ln_1 + transformer_H_numel_Ln_1, transformer_H_f32_unit); blocks.params
+constexpr long long transformer_H_numel_Attn_CAttn = 1769472;  // elements of transformer.h.{i}.attn.c_attn.weight; 768 * 2304; blocks.params.shape
+constexpr long long transformer_H_start_Attn_CAttn = 1536;  // elements; roundUp(transformer_H_start_Ln_1_Bias + transformer_H_numel_Ln_1_Bias, transformer_H_f32_unit); blocks.params
+constexpr long long transformer_H_numel_Attn_CAttn_Bias = 2304;  // elements of transformer.h.{i}.attn.c_attn.bias; 2304; blocks.params.shape
+constexpr long long transformer_H_start_Attn_CAttn_Bias = 1771008;  // elements; roundUp(transformer_H_start_Attn_CAttn + transformer_H_numel_Attn_CAttn, transformer_H_f32_unit); blocks.params
+constexpr long long transformer_H_numel_Attn_CProj = 589824;  // elements of transformer.h.{i}.attn.c_proj.weight; 768 * 768; blocks.params.shape
+constexpr long long transformer_H_start_Attn_CProj = 1773312;  // elements; roundUp(transformer_H_start_Attn_CAttn_Bias + transformer_H_numel_Attn_CAttn_Bias, transformer_H_f32_unit); blocks.params
+constexpr long long transformer_H_numel_Attn_CProj_Bias = 768;  // elements of transformer.h.{i}.attn.c_proj.bias; 768; blocks.params.shape
+constexpr long long transformer_H_start_Attn_CProj_Bias = 2363136;  // elements; roundUp(transformer_H_start_Attn_CProj + transformer_H_numel_Attn_CProj, transformer_H_f32_unit); blocks.params
+constexpr long long transformer_H_numel_Ln_2 = 768;  // elements of transformer.h.{i}.ln_2.weight; 768; blocks.params.shape
+constexpr long long transformer_H_start_Ln_2 = 2363904;  // elements; roundUp(transformer_H_start_Attn_CProj_Bias + transformer_H_numel_Attn_CProj_Bias, transformer_H_f32_unit); blocks.params
+constexpr long long transformer_H_numel_Ln_2_Bias = 768;  // elements of transformer.h.{i}.ln_2.bias; 768; blocks.params.shape
+constexpr long long transformer_H_start_Ln_2_Bias = 2364672;  // elements; roundUp(transformer_H_start_Ln_2 + transformer_H_numel_Ln_2, transformer_H_f32_unit); blocks.params
+constexpr long long transformer_H_numel_Mlp_CFc = 2359296;  // elements of transformer.h.{i}.mlp.c_fc.weight; 768 * 3072; blocks.params.shape
+constexpr long long transformer_H_start_Mlp_CFc = 2365440;  // elements; roundUp(transformer_H_start_Ln_2_Bias + transformer_H_numel_Ln_2_Bias, transformer_H_f32_unit); blocks.params
+constexpr long long transformer_H_numel_Mlp_CFc_Bias = 3072;  // elements of transformer.h.{i}.mlp.c_fc.bias; 3072; blocks.params.shape
+constexpr long long transformer_H_start_Mlp_CFc_Bias = 4724736;  // elements; roundUp(transformer_H_start_Mlp_CFc + transformer_H_numel_Mlp_CFc, transformer_H_f32_unit); blocks.params
+constexpr long long transformer_H_numel_Mlp_CProj = 2359296;  // elements of transformer.h.{i}.mlp.c_proj.weight; 3072 * 768; blocks.params.shape
+constexpr long long transformer_H_start_Mlp_CProj = 4727808;  // elements; roundUp(transformer_H_start_Mlp_CFc_Bias + transformer_H_numel_Mlp_CFc_Bias, transformer_H_f32_unit); blocks.params
+constexpr long long transformer_H_numel_Mlp_CProj_Bias = 768;  // elements of transformer.h.{i}.mlp.c_proj.bias; 768; blocks.params.shape
+constexpr long long transformer_H_start_Mlp_CProj_Bias = 7087104;  // elements; roundUp(transformer_H_start_Mlp_CProj + transformer_H_numel_Mlp_CProj, transformer_H_f32_unit); blocks.params
+constexpr long long transformer_H_f32_end = 7087872;  // elements; roundUp(transformer_H_start_Mlp_CProj_Bias + transformer_H_numel_Mlp_CProj_Bias, transformer_H_f32_unit); blocks.params
+static_assert(transformer_H_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of transformer.h.{i}/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(transformer_H_numel_Ln_1 == 768,
+              "blocks.params.shape: numel of transformer.h.{i}.ln_1.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(transformer_H_start_Ln_1 == 0,
+              "blocks.params: transformer.h.{i}.ln_1.weight starts the bucket" SHARDGEN_FIX);
+static_assert(transformer_H_numel_Ln_1_Bias == 768,
+              "blocks.params.shape: numel of transformer.h.{i}.ln_1.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(transformer_H_start_Ln_1_Bias == roundUp(transformer_H_start_Ln_1 + transformer_H_numel_Ln_1, transformer_H_f32_unit),
+              "blocks.params: transformer.h.{i}.ln_1.bias starts where transformer.h.{i}.ln_1.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(transformer_H_numel_Attn_CAttn == 768LL * 2304,
+              "blocks.params.shape: numel of transformer.h.{i}.attn.c_attn.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(transformer_H_start_Attn_CAttn == roundUp(transformer_H_start_Ln_1_Bias + transformer_H_numel_Ln_1_Bias, transformer_H_f32_unit),
+              "blocks.params: transformer.h.{i}.attn.c_attn.weight starts where transformer.h.{i}.ln_1.bias ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(transformer_H_numel_Attn_CAttn_Bias == 2304,
+              "blocks.params.shape: numel of transformer.h.{i}.attn.c_attn.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(transformer_H_start_Attn_CAttn_Bias == roundUp(transformer_H_start_Attn_CAttn + transformer_H_numel_Attn_CAttn, transformer_H_f32_unit),
+              "blocks.params: transformer.h.{i}.attn.c_attn.bias starts where transformer.h.{i}.attn.c_attn.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(transformer_H_numel_Attn_CProj == 768LL * 768,
+              "blocks.params.shape: numel of transformer.h.{i}.attn.c_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(transformer_H_start_Attn_CProj == roundUp(transformer_H_start_Attn_CAttn_Bias + transformer_H_numel_Attn_CAttn_Bias, transformer_H_f32_unit),
+              "blocks.params: transformer.h.{i}.attn.c_proj.weight starts where transformer.h.{i}.attn.c_attn.bias ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(transformer_H_numel_Attn_CProj_Bias == 768,
+              "blocks.params.shape: numel of transformer.h.{i}.attn.c_proj.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(transformer_H_start_Attn_CProj_Bias == roundUp(transformer_H_start_Attn_CProj + transformer_H_numel_Attn_CProj, transformer_H_f32_unit),
+              "blocks.params: transformer.h.{i}.attn.c_proj.bias starts where transformer.h.{i}.attn.c_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(transformer_H_numel_Ln_2 == 768,
+              "blocks.params.shape: numel of transformer.h.{i}.ln_2.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(transformer_H_start_Ln_2 == roundUp(transformer_H_start_Attn_CProj_Bias + transformer_H_numel_Attn_CProj_Bias, transformer_H_f32_unit),
+              "blocks.params: transformer.h.{i}.ln_2.weight starts where transformer.h.{i}.attn.c_proj.bias ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(transformer_H_numel_Ln_2_Bias == 768,
+              "blocks.params.shape: numel of transformer.h.{i}.ln_2.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(transformer_H_start_Ln_2_Bias == roundUp(transformer_H_start_Ln_2 + transformer_H_numel_Ln_2, transformer_H_f32_unit),
+              "blocks.params: transformer.h.{i}.ln_2.bias starts where transformer.h.{i}.ln_2.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(transformer_H_numel_Mlp_CFc == 768LL * 3072,
+              "blocks.params.shape: numel of transformer.h.{i}.mlp.c_fc.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(transformer_H_start_Mlp_CFc == roundUp(transformer_H_start_Ln_2_Bias + transformer_H_numel_Ln_2_Bias, transformer_H_f32_unit),
+              "blocks.params: transformer.h.{i}.mlp.c_fc.weight starts where transformer.h.{i}.ln_2.bias ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(transformer_H_numel_Mlp_CFc_Bias == 3072,
+              "blocks.params.shape: numel of transformer.h.{i}.mlp.c_fc.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(transformer_H_start_Mlp_CFc_Bias == roundUp(transformer_H_start_Mlp_CFc + transformer_H_numel_Mlp_CFc, transformer_H_f32_unit),
+              "blocks.params: transformer.h.{i}.mlp.c_fc.bias starts where transformer.h.{i}.mlp.c_fc.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(transformer_H_numel_Mlp_CProj == 3072LL * 768,
+              "blocks.params.shape: numel of transformer.h.{i}.mlp.c_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(transformer_H_start_Mlp_CProj == roundUp(transformer_H_start_Mlp_CFc_Bias + transformer_H_numel_Mlp_CFc_Bias, transformer_H_f32_unit),
+              "blocks.params: transformer.h.{i}.mlp.c_proj.weight starts where transformer.h.{i}.mlp.c_fc.bias ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(transformer_H_numel_Mlp_CProj_Bias == 768,
+              "blocks.params.shape: numel of transformer.h.{i}.mlp.c_proj.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(transformer_H_start_Mlp_CProj_Bias == roundUp(transformer_H_start_Mlp_CProj + transformer_H_numel_Mlp_CProj, transformer_H_f32_unit),
+              "blocks.params: transformer.h.{i}.mlp.c_proj.bias starts where transformer.h.{i}.mlp.c_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(transformer_H_f32_end == roundUp(transformer_H_start_Mlp_CProj_Bias + transformer_H_numel_Mlp_CProj_Bias, transformer_H_f32_unit),
+              "blocks.params: bucket transformer.h.{i}/f32 ends where transformer.h.{i}.mlp.c_proj.bias ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket head/f32, trainable: 4 bytes an element.
+constexpr long long head_f32_unit = 64;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long head_numel_Transformer_LnF = 768;  // elements of transformer.ln_f.weight; 768; blocks.params.shape
+constexpr long long head_start_Transformer_LnF = 0;  // elements; 0; blocks.params
+constexpr long long head_numel_Transformer_LnF_Bias = 768;  // elements of transformer.ln_f.bias; 768; blocks.params.shape
+constexpr long long head_start_Transformer_LnF_Bias = 768;  // elements; roundUp(head_start_Transformer_LnF + head_numel_Transformer_LnF, head_f32_unit); blocks.params
+constexpr long long head_f32_end = 1536;  // elements; roundUp(head_start_Transformer_LnF_Bias + head_numel_Transformer_LnF_Bias, head_f32_unit); blocks.params
+static_assert(head_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of head/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(head_numel_Transformer_LnF == 768,
+              "blocks.params.shape: numel of transformer.ln_f.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(head_start_Transformer_LnF == 0,
+              "blocks.params: transformer.ln_f.weight starts the bucket" SHARDGEN_FIX);
+static_assert(head_numel_Transformer_LnF_Bias == 768,
+              "blocks.params.shape: numel of transformer.ln_f.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(head_start_Transformer_LnF_Bias == roundUp(head_start_Transformer_LnF + head_numel_Transformer_LnF, head_f32_unit),
+              "blocks.params: transformer.ln_f.bias starts where transformer.ln_f.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(head_f32_end == roundUp(head_start_Transformer_LnF_Bias + head_numel_Transformer_LnF_Bias, head_f32_unit),
+              "blocks.params: bucket head/f32 ends where transformer.ln_f.bias ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket shared/transformer.wte.weight, trainable: 4 bytes an element.
+constexpr long long embed_shared_Transformer_Wte_unit = 64;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long embed_numel_Transformer_Wte = 38597376;  // elements of transformer.wte.weight; 50257 * 768; blocks.params.shape
+constexpr long long embed_start_Transformer_Wte = 0;  // elements; 0; blocks.params
+constexpr long long embed_shared_Transformer_Wte_end = 38597376;  // elements; roundUp(embed_start_Transformer_Wte + embed_numel_Transformer_Wte, embed_shared_Transformer_Wte_unit); blocks.params
+static_assert(embed_shared_Transformer_Wte_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of shared/transformer.wte.weight is align_bytes long" SHARDGEN_FIX);
+static_assert(embed_numel_Transformer_Wte == 50257LL * 768,
+              "blocks.params.shape: numel of transformer.wte.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(embed_start_Transformer_Wte == 0,
+              "blocks.params: transformer.wte.weight starts the bucket" SHARDGEN_FIX);
+static_assert(embed_shared_Transformer_Wte_end == roundUp(embed_start_Transformer_Wte + embed_numel_Transformer_Wte, embed_shared_Transformer_Wte_unit),
+              "blocks.params: bucket shared/transformer.wte.weight ends where transformer.wte.weight ends, rounded up to the unit" SHARDGEN_FIX);
 
 // The positions of blocks, those of a repeat one after another.
 constexpr long long embed_position = 0;  // position of the first block embed; 0; blocks
 constexpr long long transformer_H_position = 1;  // position of the first block transformer.h.{i}; embed_position + 1; blocks
 constexpr long long head_position = 13;  // position of the first block head; transformer_H_position + Transformer_HLen; blocks
 static_assert(embed_position == 0,
-              "blocks: block embed stands behind those before it; if not, run go tool shardgen generate gpt2.yaml");
+              "blocks: block embed stands behind those before it" SHARDGEN_FIX);
 static_assert(transformer_H_position == embed_position + 1,
-              "blocks: block transformer.h.{i} stands behind those before it; if not, run go tool shardgen generate gpt2.yaml");
+              "blocks: block transformer.h.{i} stands behind those before it" SHARDGEN_FIX);
 static_assert(head_position == transformer_H_position + Transformer_HLen,
-              "blocks: block head stands behind those before it; if not, run go tool shardgen generate gpt2.yaml");
+              "blocks: block head stands behind those before it" SHARDGEN_FIX);
 
-// Bucket embed/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long embed_f32_unit = 64;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long embed_numel_Transformer_Wpe = 786432;  // elements; 1024*768; shape of transformer.wpe.weight in blocks.params
-constexpr long long embed_start_Transformer_Wpe = 0;  // elements; the bucket's start
-constexpr long long embed_f32_end = 786432;  // elements; roundup(embed_start_Transformer_Wpe + embed_numel_Transformer_Wpe, unit)
-constexpr long long embed_f32_shard_world1 = 786432;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long embed_f32_shard_world2 = 393216;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long embed_f32_shard_world3 = 262144;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long embed_f32_shard_world4 = 196608;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long embed_f32_shard_world8 = 98304;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(embed_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of embed/f32 is align_bytes long; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_numel_Transformer_Wpe == 1024LL*768LL,
-              "shape of transformer.wpe.weight: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_start_Transformer_Wpe == 0,
-              "blocks.params: transformer.wpe.weight starts the bucket; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_end == (embed_start_Transformer_Wpe + embed_numel_Transformer_Wpe + embed_f32_unit - 1) / embed_f32_unit * embed_f32_unit,
-              "blocks.params: bucket embed/f32 ends where transformer.wpe.weight ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_shard_world1 == (embed_f32_end / embed_f32_unit + world1 - 1) / world1 * embed_f32_unit,
-              "topology.world: a shard of embed/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_shard_world2 == (embed_f32_end / embed_f32_unit + world2 - 1) / world2 * embed_f32_unit,
-              "topology.world: a shard of embed/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_shard_world3 == (embed_f32_end / embed_f32_unit + world3 - 1) / world3 * embed_f32_unit,
-              "topology.world: a shard of embed/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_shard_world4 == (embed_f32_end / embed_f32_unit + world4 - 1) / world4 * embed_f32_unit,
-              "topology.world: a shard of embed/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_shard_world8 == (embed_f32_end / embed_f32_unit + world8 - 1) / world8 * embed_f32_unit,
-              "topology.world: a shard of embed/f32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
+// Sums of a step.
+constexpr long long partialsStart = 256;  // bytes into the arena of scratch, of partial sums; roundUp(64, alignBytes); shard.align_bytes
+static_assert(partialsStart == roundUp(64, alignBytes),
+              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned" SHARDGEN_FIX);
 
-// Bucket transformer.h.{i}/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long transformer_H_f32_unit = 64;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long transformer_H_numel_Ln_1 = 768;  // elements; 768; shape of transformer.h.{i}.ln_1.weight in blocks.params
-constexpr long long transformer_H_start_Ln_1 = 0;  // elements; the bucket's start
-constexpr long long transformer_H_numel_Ln_1_Bias = 768;  // elements; 768; shape of transformer.h.{i}.ln_1.bias in blocks.params
-constexpr long long transformer_H_start_Ln_1_Bias = 768;  // elements; roundup(transformer_H_start_Ln_1 + transformer_H_numel_Ln_1, unit)
-constexpr long long transformer_H_numel_Attn_CAttn = 1769472;  // elements; 768*2304; shape of transformer.h.{i}.attn.c_attn.weight in blocks.params
-constexpr long long transformer_H_start_Attn_CAttn = 1536;  // elements; roundup(transformer_H_start_Ln_1_Bias + transformer_H_numel_Ln_1_Bias, unit)
-constexpr long long transformer_H_numel_Attn_CAttn_Bias = 2304;  // elements; 2304; shape of transformer.h.{i}.attn.c_attn.bias in blocks.params
-constexpr long long transformer_H_start_Attn_CAttn_Bias = 1771008;  // elements; roundup(transformer_H_start_Attn_CAttn + transformer_H_numel_Attn_CAttn, unit)
-constexpr long long transformer_H_numel_Attn_CProj = 589824;  // elements; 768*768; shape of transformer.h.{i}.attn.c_proj.weight in blocks.params
-constexpr long long transformer_H_start_Attn_CProj = 1773312;  // elements; roundup(transformer_H_start_Attn_CAttn_Bias + transformer_H_numel_Attn_CAttn_Bias, unit)
-constexpr long long transformer_H_numel_Attn_CProj_Bias = 768;  // elements; 768; shape of transformer.h.{i}.attn.c_proj.bias in blocks.params
-constexpr long long transformer_H_start_Attn_CProj_Bias = 2363136;  // elements; roundup(transformer_H_start_Attn_CProj + transformer_H_numel_Attn_CProj, unit)
-constexpr long long transformer_H_numel_Ln_2 = 768;  // elements; 768; shape of transformer.h.{i}.ln_2.weight in blocks.params
-constexpr long long transformer_H_start_Ln_2 = 2363904;  // elements; roundup(transformer_H_start_Attn_CProj_Bias + transformer_H_numel_Attn_CProj_Bias, unit)
-constexpr long long transformer_H_numel_Ln_2_Bias = 768;  // elements; 768; shape of transformer.h.{i}.ln_2.bias in blocks.params
-constexpr long long transformer_H_start_Ln_2_Bias = 2364672;  // elements; roundup(transformer_H_start_Ln_2 + transformer_H_numel_Ln_2, unit)
-constexpr long long transformer_H_numel_Mlp_CFc = 2359296;  // elements; 768*3072; shape of transformer.h.{i}.mlp.c_fc.weight in blocks.params
-constexpr long long transformer_H_start_Mlp_CFc = 2365440;  // elements; roundup(transformer_H_start_Ln_2_Bias + transformer_H_numel_Ln_2_Bias, unit)
-constexpr long long transformer_H_numel_Mlp_CFc_Bias = 3072;  // elements; 3072; shape of transformer.h.{i}.mlp.c_fc.bias in blocks.params
-constexpr long long transformer_H_start_Mlp_CFc_Bias = 4724736;  // elements; roundup(transformer_H_start_Mlp_CFc + transformer_H_numel_Mlp_CFc, unit)
-constexpr long long transformer_H_numel_Mlp_CProj = 2359296;  // elements; 3072*768; shape of transformer.h.{i}.mlp.c_proj.weight in blocks.params
-constexpr long long transformer_H_start_Mlp_CProj = 4727808;  // elements; roundup(transformer_H_start_Mlp_CFc_Bias + transformer_H_numel_Mlp_CFc_Bias, unit)
-constexpr long long transformer_H_numel_Mlp_CProj_Bias = 768;  // elements; 768; shape of transformer.h.{i}.mlp.c_proj.bias in blocks.params
-constexpr long long transformer_H_start_Mlp_CProj_Bias = 7087104;  // elements; roundup(transformer_H_start_Mlp_CProj + transformer_H_numel_Mlp_CProj, unit)
-constexpr long long transformer_H_f32_end = 7087872;  // elements; roundup(transformer_H_start_Mlp_CProj_Bias + transformer_H_numel_Mlp_CProj_Bias, unit)
-constexpr long long transformer_H_f32_shard_world1 = 7087872;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long transformer_H_f32_shard_world2 = 3543936;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long transformer_H_f32_shard_world3 = 2362624;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long transformer_H_f32_shard_world4 = 1771968;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long transformer_H_f32_shard_world8 = 886016;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(transformer_H_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of transformer.h.{i}/f32 is align_bytes long; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_numel_Ln_1 == 768LL,
-              "shape of transformer.h.{i}.ln_1.weight: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_start_Ln_1 == 0,
-              "blocks.params: transformer.h.{i}.ln_1.weight starts the bucket; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_numel_Ln_1_Bias == 768LL,
-              "shape of transformer.h.{i}.ln_1.bias: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_start_Ln_1_Bias == (transformer_H_start_Ln_1 + transformer_H_numel_Ln_1 + transformer_H_f32_unit - 1) / transformer_H_f32_unit * transformer_H_f32_unit,
-              "blocks.params: transformer.h.{i}.ln_1.bias starts where transformer.h.{i}.ln_1.weight ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_numel_Attn_CAttn == 768LL*2304LL,
-              "shape of transformer.h.{i}.attn.c_attn.weight: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_start_Attn_CAttn == (transformer_H_start_Ln_1_Bias + transformer_H_numel_Ln_1_Bias + transformer_H_f32_unit - 1) / transformer_H_f32_unit * transformer_H_f32_unit,
-              "blocks.params: transformer.h.{i}.attn.c_attn.weight starts where transformer.h.{i}.ln_1.bias ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_numel_Attn_CAttn_Bias == 2304LL,
-              "shape of transformer.h.{i}.attn.c_attn.bias: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_start_Attn_CAttn_Bias == (transformer_H_start_Attn_CAttn + transformer_H_numel_Attn_CAttn + transformer_H_f32_unit - 1) / transformer_H_f32_unit * transformer_H_f32_unit,
-              "blocks.params: transformer.h.{i}.attn.c_attn.bias starts where transformer.h.{i}.attn.c_attn.weight ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_numel_Attn_CProj == 768LL*768LL,
-              "shape of transformer.h.{i}.attn.c_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_start_Attn_CProj == (transformer_H_start_Attn_CAttn_Bias + transformer_H_numel_Attn_CAttn_Bias + transformer_H_f32_unit - 1) / transformer_H_f32_unit * transformer_H_f32_unit,
-              "blocks.params: transformer.h.{i}.attn.c_proj.weight starts where transformer.h.{i}.attn.c_attn.bias ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_numel_Attn_CProj_Bias == 768LL,
-              "shape of transformer.h.{i}.attn.c_proj.bias: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_start_Attn_CProj_Bias == (transformer_H_start_Attn_CProj + transformer_H_numel_Attn_CProj + transformer_H_f32_unit - 1) / transformer_H_f32_unit * transformer_H_f32_unit,
-              "blocks.params: transformer.h.{i}.attn.c_proj.bias starts where transformer.h.{i}.attn.c_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_numel_Ln_2 == 768LL,
-              "shape of transformer.h.{i}.ln_2.weight: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_start_Ln_2 == (transformer_H_start_Attn_CProj_Bias + transformer_H_numel_Attn_CProj_Bias + transformer_H_f32_unit - 1) / transformer_H_f32_unit * transformer_H_f32_unit,
-              "blocks.params: transformer.h.{i}.ln_2.weight starts where transformer.h.{i}.attn.c_proj.bias ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_numel_Ln_2_Bias == 768LL,
-              "shape of transformer.h.{i}.ln_2.bias: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_start_Ln_2_Bias == (transformer_H_start_Ln_2 + transformer_H_numel_Ln_2 + transformer_H_f32_unit - 1) / transformer_H_f32_unit * transformer_H_f32_unit,
-              "blocks.params: transformer.h.{i}.ln_2.bias starts where transformer.h.{i}.ln_2.weight ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_numel_Mlp_CFc == 768LL*3072LL,
-              "shape of transformer.h.{i}.mlp.c_fc.weight: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_start_Mlp_CFc == (transformer_H_start_Ln_2_Bias + transformer_H_numel_Ln_2_Bias + transformer_H_f32_unit - 1) / transformer_H_f32_unit * transformer_H_f32_unit,
-              "blocks.params: transformer.h.{i}.mlp.c_fc.weight starts where transformer.h.{i}.ln_2.bias ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_numel_Mlp_CFc_Bias == 3072LL,
-              "shape of transformer.h.{i}.mlp.c_fc.bias: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_start_Mlp_CFc_Bias == (transformer_H_start_Mlp_CFc + transformer_H_numel_Mlp_CFc + transformer_H_f32_unit - 1) / transformer_H_f32_unit * transformer_H_f32_unit,
-              "blocks.params: transformer.h.{i}.mlp.c_fc.bias starts where transformer.h.{i}.mlp.c_fc.weight ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_numel_Mlp_CProj == 3072LL*768LL,
-              "shape of transformer.h.{i}.mlp.c_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_start_Mlp_CProj == (transformer_H_start_Mlp_CFc_Bias + transformer_H_numel_Mlp_CFc_Bias + transformer_H_f32_unit - 1) / transformer_H_f32_unit * transformer_H_f32_unit,
-              "blocks.params: transformer.h.{i}.mlp.c_proj.weight starts where transformer.h.{i}.mlp.c_fc.bias ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_numel_Mlp_CProj_Bias == 768LL,
-              "shape of transformer.h.{i}.mlp.c_proj.bias: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_start_Mlp_CProj_Bias == (transformer_H_start_Mlp_CProj + transformer_H_numel_Mlp_CProj + transformer_H_f32_unit - 1) / transformer_H_f32_unit * transformer_H_f32_unit,
-              "blocks.params: transformer.h.{i}.mlp.c_proj.bias starts where transformer.h.{i}.mlp.c_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_end == (transformer_H_start_Mlp_CProj_Bias + transformer_H_numel_Mlp_CProj_Bias + transformer_H_f32_unit - 1) / transformer_H_f32_unit * transformer_H_f32_unit,
-              "blocks.params: bucket transformer.h.{i}/f32 ends where transformer.h.{i}.mlp.c_proj.bias ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_shard_world1 == (transformer_H_f32_end / transformer_H_f32_unit + world1 - 1) / world1 * transformer_H_f32_unit,
-              "topology.world: a shard of transformer.h.{i}/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_shard_world2 == (transformer_H_f32_end / transformer_H_f32_unit + world2 - 1) / world2 * transformer_H_f32_unit,
-              "topology.world: a shard of transformer.h.{i}/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_shard_world3 == (transformer_H_f32_end / transformer_H_f32_unit + world3 - 1) / world3 * transformer_H_f32_unit,
-              "topology.world: a shard of transformer.h.{i}/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_shard_world4 == (transformer_H_f32_end / transformer_H_f32_unit + world4 - 1) / world4 * transformer_H_f32_unit,
-              "topology.world: a shard of transformer.h.{i}/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_shard_world8 == (transformer_H_f32_end / transformer_H_f32_unit + world8 - 1) / world8 * transformer_H_f32_unit,
-              "topology.world: a shard of transformer.h.{i}/f32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-
-// Bucket head/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long head_f32_unit = 64;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long head_numel_Transformer_LnF = 768;  // elements; 768; shape of transformer.ln_f.weight in blocks.params
-constexpr long long head_start_Transformer_LnF = 0;  // elements; the bucket's start
-constexpr long long head_numel_Transformer_LnF_Bias = 768;  // elements; 768; shape of transformer.ln_f.bias in blocks.params
-constexpr long long head_start_Transformer_LnF_Bias = 768;  // elements; roundup(head_start_Transformer_LnF + head_numel_Transformer_LnF, unit)
-constexpr long long head_f32_end = 1536;  // elements; roundup(head_start_Transformer_LnF_Bias + head_numel_Transformer_LnF_Bias, unit)
-constexpr long long head_f32_shard_world1 = 1536;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long head_f32_shard_world2 = 768;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long head_f32_shard_world3 = 512;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long head_f32_shard_world4 = 384;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long head_f32_shard_world8 = 192;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(head_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of head/f32 is align_bytes long; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_numel_Transformer_LnF == 768LL,
-              "shape of transformer.ln_f.weight: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_start_Transformer_LnF == 0,
-              "blocks.params: transformer.ln_f.weight starts the bucket; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_numel_Transformer_LnF_Bias == 768LL,
-              "shape of transformer.ln_f.bias: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_start_Transformer_LnF_Bias == (head_start_Transformer_LnF + head_numel_Transformer_LnF + head_f32_unit - 1) / head_f32_unit * head_f32_unit,
-              "blocks.params: transformer.ln_f.bias starts where transformer.ln_f.weight ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_end == (head_start_Transformer_LnF_Bias + head_numel_Transformer_LnF_Bias + head_f32_unit - 1) / head_f32_unit * head_f32_unit,
-              "blocks.params: bucket head/f32 ends where transformer.ln_f.bias ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_shard_world1 == (head_f32_end / head_f32_unit + world1 - 1) / world1 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_shard_world2 == (head_f32_end / head_f32_unit + world2 - 1) / world2 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_shard_world3 == (head_f32_end / head_f32_unit + world3 - 1) / world3 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_shard_world4 == (head_f32_end / head_f32_unit + world4 - 1) / world4 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_shard_world8 == (head_f32_end / head_f32_unit + world8 - 1) / world8 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-
-// Bucket shared/transformer.wte.weight, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long embed_shared_Transformer_Wte_unit = 64;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long embed_numel_Transformer_Wte = 38597376;  // elements; 50257*768; shape of transformer.wte.weight in blocks.params
-constexpr long long embed_start_Transformer_Wte = 0;  // elements; the bucket's start
-constexpr long long embed_shared_Transformer_Wte_end = 38597376;  // elements; roundup(embed_start_Transformer_Wte + embed_numel_Transformer_Wte, unit)
-constexpr long long embed_shared_Transformer_Wte_shard_world1 = 38597376;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long embed_shared_Transformer_Wte_shard_world2 = 19298688;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long embed_shared_Transformer_Wte_shard_world3 = 12865792;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long embed_shared_Transformer_Wte_shard_world4 = 9649344;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long embed_shared_Transformer_Wte_shard_world8 = 4824704;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(embed_shared_Transformer_Wte_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of shared/transformer.wte.weight is align_bytes long; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_numel_Transformer_Wte == 50257LL*768LL,
-              "shape of transformer.wte.weight: numel is the product of the dimensions; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_start_Transformer_Wte == 0,
-              "blocks.params: transformer.wte.weight starts the bucket; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_end == (embed_start_Transformer_Wte + embed_numel_Transformer_Wte + embed_shared_Transformer_Wte_unit - 1) / embed_shared_Transformer_Wte_unit * embed_shared_Transformer_Wte_unit,
-              "blocks.params: bucket shared/transformer.wte.weight ends where transformer.wte.weight ends, rounded up to the unit; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_shard_world1 == (embed_shared_Transformer_Wte_end / embed_shared_Transformer_Wte_unit + world1 - 1) / world1 * embed_shared_Transformer_Wte_unit,
-              "topology.world: a shard of shared/transformer.wte.weight is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_shard_world2 == (embed_shared_Transformer_Wte_end / embed_shared_Transformer_Wte_unit + world2 - 1) / world2 * embed_shared_Transformer_Wte_unit,
-              "topology.world: a shard of shared/transformer.wte.weight is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_shard_world3 == (embed_shared_Transformer_Wte_end / embed_shared_Transformer_Wte_unit + world3 - 1) / world3 * embed_shared_Transformer_Wte_unit,
-              "topology.world: a shard of shared/transformer.wte.weight is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_shard_world4 == (embed_shared_Transformer_Wte_end / embed_shared_Transformer_Wte_unit + world4 - 1) / world4 * embed_shared_Transformer_Wte_unit,
-              "topology.world: a shard of shared/transformer.wte.weight is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_shard_world8 == (embed_shared_Transformer_Wte_end / embed_shared_Transformer_Wte_unit + world8 - 1) / world8 * embed_shared_Transformer_Wte_unit,
-              "topology.world: a shard of shared/transformer.wte.weight is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate gpt2.yaml");
-
-// The memory of a rank: shard elements times the bytes that it keeps for one
-// (parameter + gradient + master + moments), for each bucket of each block.
-static_assert(restBytesWorld1 == embed_f32_shard_world1 * (4 + 4 + 0 + 0 * 4) +
-                  Transformer_HLen * transformer_H_f32_shard_world1 * (4 + 4 + 0 + 0 * 4) +
-                  head_f32_shard_world1 * (4 + 4 + 0 + 0 * 4) +
-                  embed_shared_Transformer_Wte_shard_world1 * (4 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(restBytesWorld2 == embed_f32_shard_world2 * (4 + 4 + 0 + 0 * 4) +
-                  Transformer_HLen * transformer_H_f32_shard_world2 * (4 + 4 + 0 + 0 * 4) +
-                  head_f32_shard_world2 * (4 + 4 + 0 + 0 * 4) +
-                  embed_shared_Transformer_Wte_shard_world2 * (4 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(restBytesWorld3 == embed_f32_shard_world3 * (4 + 4 + 0 + 0 * 4) +
-                  Transformer_HLen * transformer_H_f32_shard_world3 * (4 + 4 + 0 + 0 * 4) +
-                  head_f32_shard_world3 * (4 + 4 + 0 + 0 * 4) +
-                  embed_shared_Transformer_Wte_shard_world3 * (4 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(restBytesWorld4 == embed_f32_shard_world4 * (4 + 4 + 0 + 0 * 4) +
-                  Transformer_HLen * transformer_H_f32_shard_world4 * (4 + 4 + 0 + 0 * 4) +
-                  head_f32_shard_world4 * (4 + 4 + 0 + 0 * 4) +
-                  embed_shared_Transformer_Wte_shard_world4 * (4 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(restBytesWorld8 == embed_f32_shard_world8 * (4 + 4 + 0 + 0 * 4) +
-                  Transformer_HLen * transformer_H_f32_shard_world8 * (4 + 4 + 0 + 0 * 4) +
-                  head_f32_shard_world8 * (4 + 4 + 0 + 0 * 4) +
-                  embed_shared_Transformer_Wte_shard_world8 * (4 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 1: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld1 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld1 = 28351488;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld1 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld1(long long) { return slotRun0BytesWorld1; }
-SHARDGEN_FUNCTION long long slotStartWorld1(long long slot) { return slotRun0StartWorld1 + (slot - slotRun0FirstWorld1) * slotRun0BytesWorld1; }
-static_assert(slotRun0FirstWorld1 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotRun0StartWorld1 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 1: where a rank has bucket embed/f32, in bytes from the start of an arena.
-constexpr long long embed_f32_shardOffset_world1 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long embed_f32_gradientShardOffset_world1 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long embed_f32_gatheredBytes_world1 = 3145728;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_f32_slotOffset_world1 = slotStartWorld1(embed_position % maxLive) + embed_f32_blockOffset_world1;
-static_assert(embed_f32_shardOffset_world1 == 0,
-              "shard: the shard of embed/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_gradientShardOffset_world1 == 0,
-              "gradients: the gradient shard of embed/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_gatheredBytes_world1 == world1 * embed_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of embed/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of embed/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld1(embed_position % maxLive) >= embed_f32_blockOffset_world1 + embed_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block embed holds embed/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 1: bytes from one instance of transformer.h.{i} to the next.
-constexpr long long transformer_H_shardsF32Stride_world1 = 28351488;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long transformer_H_gradientShardsF32Stride_world1 = 28351488;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-static_assert(transformer_H_shardsF32Stride_world1 == transformer_H_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of transformer.h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_gradientShardsF32Stride_world1 == transformer_H_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of transformer.h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 1: where a rank has bucket transformer.h.{i}/f32, in bytes from the start of an arena.
-constexpr long long transformer_H_f32_shardFirst_world1 = 3145728;  // bytes into shards of f32; embed_f32_shardOffset_world1 + embed_f32_shard_world1 * 4; shard
-constexpr long long transformer_H_f32_gradientShardFirst_world1 = 3145728;  // bytes into gradient shards of f32; embed_f32_gradientShardOffset_world1 + embed_f32_shard_world1 * 4; gradients
-constexpr long long transformer_H_f32_gatheredBytes_world1 = 28351488;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long transformer_H_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long transformer_H_f32_shardOffset_world1(long long i) { return transformer_H_f32_shardFirst_world1 + i * transformer_H_shardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long transformer_H_f32_gradientShardOffset_world1(long long i) { return transformer_H_f32_gradientShardFirst_world1 + i * transformer_H_gradientShardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long transformer_H_f32_slotOffset_world1(long long i) { return slotStartWorld1((transformer_H_position + i) % maxLive) + transformer_H_f32_blockOffset_world1; }
-static_assert(transformer_H_f32_shardFirst_world1 == embed_f32_shardOffset_world1 + embed_f32_shard_world1 * 4,
-              "shard: the shard of transformer.h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gradientShardFirst_world1 == embed_f32_gradientShardOffset_world1 + embed_f32_shard_world1 * 4,
-              "gradients: the gradient shard of transformer.h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gatheredBytes_world1 == world1 * transformer_H_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of transformer.h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of transformer.h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld1(transformer_H_position % maxLive) >= transformer_H_f32_blockOffset_world1 + transformer_H_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block transformer.h.{i} holds transformer.h.{i}/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 1: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world1 = 343363584;  // bytes into shards of f32; transformer_H_f32_shardFirst_world1 + Transformer_HLen * transformer_H_shardsF32Stride_world1; shard
-constexpr long long head_f32_gradientShardOffset_world1 = 343363584;  // bytes into gradient shards of f32; transformer_H_f32_gradientShardFirst_world1 + Transformer_HLen * transformer_H_gradientShardsF32Stride_world1; gradients
-constexpr long long head_f32_gatheredBytes_world1 = 6144;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world1 = slotStartWorld1(head_position % maxLive) + head_f32_blockOffset_world1;
-static_assert(head_f32_shardOffset_world1 == transformer_H_f32_shardFirst_world1 + Transformer_HLen * transformer_H_shardsF32Stride_world1,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gradientShardOffset_world1 == transformer_H_f32_gradientShardFirst_world1 + Transformer_HLen * transformer_H_gradientShardsF32Stride_world1,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gatheredBytes_world1 == world1 * head_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld1(head_position % maxLive) >= head_f32_blockOffset_world1 + head_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 1: where a rank has bucket shared/transformer.wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Transformer_Wte_shardOffset_world1 = 343369728;  // bytes into shards of f32; head_f32_shardOffset_world1 + head_f32_shard_world1 * 4; shard
-constexpr long long embed_shared_Transformer_Wte_gradientShardOffset_world1 = 343369728;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world1 + head_f32_shard_world1 * 4; gradients
-constexpr long long embed_shared_Transformer_Wte_gatheredBytes_world1 = 154389504;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Transformer_Wte_slotOffset_world1 = 56702976;  // bytes into the arena of slots, of its gathered copy; slotStartWorld1(maxLive); gather
-static_assert(embed_shared_Transformer_Wte_shardOffset_world1 == head_f32_shardOffset_world1 + head_f32_shard_world1 * 4,
-              "shard: the shard of shared/transformer.wte.weight starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_gradientShardOffset_world1 == head_f32_gradientShardOffset_world1 + head_f32_shard_world1 * 4,
-              "gradients: the gradient shard of shared/transformer.wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_gatheredBytes_world1 == world1 * embed_shared_Transformer_Wte_shard_world1 * 4,
-              "topology.world: the gathered copy of shared/transformer.wte.weight is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_slotOffset_world1 == slotStartWorld1(maxLive),
-              "gather: the slot of shared/transformer.wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 1: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld1.
-constexpr long long embed_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of embed/f32; its start; gradients.slots
-constexpr long long embed_gradientOffset_embed_shared_Transformer_Wte_world1 = 3145728;  // bytes into a gradient buffer, of shared/transformer.wte.weight; embed_f32_gradientOffset_world1 + embed_f32_gatheredBytes_world1; gradients.slots
-constexpr long long embed_gradientBytes_world1 = 157535232;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Transformer_Wte_world1 + embed_shared_Transformer_Wte_gatheredBytes_world1; gradients.slots
-constexpr long long transformer_H_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of transformer.h.{i}/f32; its start; gradients.slots
-constexpr long long transformer_H_gradientBytes_world1 = 28351488;  // bytes of all gradients of a block transformer.h.{i}; transformer_H_f32_gradientOffset_world1 + transformer_H_f32_gatheredBytes_world1; gradients.slots
-constexpr long long head_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Transformer_Wte_world1 = 6144;  // bytes into a gradient buffer, of shared/transformer.wte.weight; head_f32_gradientOffset_world1 + head_f32_gatheredBytes_world1; gradients.slots
-constexpr long long head_gradientBytes_world1 = 154395648;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Transformer_Wte_world1 + embed_shared_Transformer_Wte_gatheredBytes_world1; gradients.slots
-constexpr long long gradientBufferBytesWorld1 = 157535232;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of embed/f32 in block embed starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_gradientOffset_embed_shared_Transformer_Wte_world1 == embed_f32_gradientOffset_world1 + embed_f32_gatheredBytes_world1,
-              "gradients.slots: the gradient of shared/transformer.wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_gradientBytes_world1 == embed_gradientOffset_embed_shared_Transformer_Wte_world1 + embed_shared_Transformer_Wte_gatheredBytes_world1,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of transformer.h.{i}/f32 in block transformer.h.{i} starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_gradientBytes_world1 == transformer_H_f32_gradientOffset_world1 + transformer_H_f32_gatheredBytes_world1,
-              "gradients.slots: the gradients of block transformer.h.{i} end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_gradientOffset_embed_shared_Transformer_Wte_world1 == head_f32_gradientOffset_world1 + head_f32_gatheredBytes_world1,
-              "gradients.slots: the gradient of shared/transformer.wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_gradientBytes_world1 == head_gradientOffset_embed_shared_Transformer_Wte_world1 + embed_shared_Transformer_Wte_gatheredBytes_world1,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientBufferBytesWorld1 == larger(larger(larger(0, embed_gradientBytes_world1), transformer_H_gradientBytes_world1), head_gradientBytes_world1),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 1: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld1 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld1 = 154389504;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld1 = 150784;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld1 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(wireShardBytesWorld1 == roundUp(larger(larger(larger(larger(0, embed_f32_shard_world1 * 4), transformer_H_f32_shard_world1 * 4), head_f32_shard_world1 * 4), embed_shared_Transformer_Wte_shard_world1 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 1: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld1 = 497759232;  // bytes of the arena of shards of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld1 = 497759232;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld1 = 211092480;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld1 = 315070464;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld1 = 154389504;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld1 = 151040;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld1 == embed_shared_Transformer_Wte_shardOffset_world1 + embed_shared_Transformer_Wte_shard_world1 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientShardsF32BytesWorld1 == embed_shared_Transformer_Wte_gradientShardOffset_world1 + embed_shared_Transformer_Wte_shard_world1 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotsBytesWorld1 == embed_shared_Transformer_Wte_slotOffset_world1 + embed_shared_Transformer_Wte_gatheredBytes_world1,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientBuffersBytesWorld1 == gradientSlots * gradientBufferBytesWorld1,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(stagingBytesWorld1 == wireFullBytesWorld1 + wireShardBytesWorld1,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(scratchBytesWorld1 == partialsStart + partialsBytesWorld1,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(peakBytesWorld1 == shardsF32BytesWorld1 + gradientShardsF32BytesWorld1 + slotsBytesWorld1 + gradientBuffersBytesWorld1 + stagingBytesWorld1 + scratchBytesWorld1,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 1: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld1(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld1});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld1});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld1});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld1});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld1});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld1});
+// at chooses the value for N ranks.
+template <long long N>
+SHARDGEN_FUNCTION long long at(long long world1, long long world2, long long world3, long long world4, long long world8) {
+  return N == 1 ? world1 : N == 2 ? world2 : N == 3 ? world3 : N == 4 ? world4 : N == 8 ? world8 : -1;
 }
-template <class Visit>
-void eachBucketWorld1(Visit visit) {
-  visit(BucketPlace{"embed/f32", 0, embed_f32_shard_world1, embed_f32_shardOffset_world1, -1, -1, -1, embed_f32_gradientShardOffset_world1, embed_f32_slotOffset_world1, embed_f32_gatheredBytes_world1});
-  for (long long i = 0; i < Transformer_HLen; i++) {
-    visit(BucketPlace{"transformer.h.{i}/f32", i, transformer_H_f32_shard_world1, transformer_H_f32_shardOffset_world1(i), -1, -1, -1, transformer_H_f32_gradientShardOffset_world1(i), transformer_H_f32_slotOffset_world1(i), transformer_H_f32_gatheredBytes_world1});
+
+// World<N> is where a rank of N has everything.
+template <long long N>
+struct World {
+  // The world sizes.
+  static constexpr long long world = at<N>(1, 2, 3, 4, 8);  // ranks; topology.world
+  static_assert(world == N,
+                "topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named" SHARDGEN_FIX);
+
+  // What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+  static constexpr long long embed_f32_shard = at<N>(786432, 393216, 262144, 196608, 98304);  // elements; ceilDiv(embed_f32_end / embed_f32_unit, world) * embed_f32_unit; topology.world
+  static constexpr long long transformer_H_f32_shard = at<N>(7087872, 3543936, 2362624, 1771968, 886016);  // elements; ceilDiv(transformer_H_f32_end / transformer_H_f32_unit, world) * transformer_H_f32_unit; topology.world
+  static constexpr long long head_f32_shard = at<N>(1536, 768, 512, 384, 192);  // elements; ceilDiv(head_f32_end / head_f32_unit, world) * head_f32_unit; topology.world
+  static constexpr long long embed_shared_Transformer_Wte_shard = at<N>(38597376, 19298688, 12865792, 9649344, 4824704);  // elements; ceilDiv(embed_shared_Transformer_Wte_end / embed_shared_Transformer_Wte_unit, world) * embed_shared_Transformer_Wte_unit; topology.world
+  static_assert(embed_f32_shard == ceilDiv(embed_f32_end / embed_f32_unit, world) * embed_f32_unit,
+                "topology.world: a shard of embed/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(transformer_H_f32_shard == ceilDiv(transformer_H_f32_end / transformer_H_f32_unit, world) * transformer_H_f32_unit,
+                "topology.world: a shard of transformer.h.{i}/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(head_f32_shard == ceilDiv(head_f32_end / head_f32_unit, world) * head_f32_unit,
+                "topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(embed_shared_Transformer_Wte_shard == ceilDiv(embed_shared_Transformer_Wte_end / embed_shared_Transformer_Wte_unit, world) * embed_shared_Transformer_Wte_unit,
+                "topology.world: a shard of shared/transformer.wte.weight is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+
+  // The memory of a rank. What it keeps is shard elements times the bytes for one
+  // (parameter, gradient, master, moments), for each bucket of each block.
+  static constexpr long long restBytes = at<N>(995518464, 497759232, 331839488, 248879616, 124443136);  // bytes of a rank between passes: shards, masters, moments, gradient shards
+  static constexpr long long peakBytes = at<N>(1676221952, 1101192704, 909516288, 813678080, 669929216);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static_assert(restBytes == embed_f32_shard * (4 + 4) +
+                    Transformer_HLen * transformer_H_f32_shard * (4 + 4) +
+                    head_f32_shard * (4 + 4) +
+                    embed_shared_Transformer_Wte_shard * (4 + 4),
+                "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
+  static_assert(peakBytes >= restBytes,
+                "topology.world: what stays between passes is part of all that is allocated" SHARDGEN_FIX);
+
+  // The gather slots, runs of equal ones. A slot is as large as the largest block that it is for.
+  static constexpr long long slotRun0First = 0;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun0Bytes = at<N>(28351488, 28351488, 28351488, 28351488, 28352512);  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun0Start = 0;  // bytes into the arena of slots; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long slotBytes(long long) { return slotRun0Bytes; }
+  SHARDGEN_FUNCTION static long long slotStart(long long slot) { return slotRun0Start + (slot - slotRun0First) * slotRun0Bytes; }
+  static_assert(slotRun0First == 0,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun0Start == 0,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
+
+  // Where a rank has bucket embed/f32, in bytes from the start of an arena.
+  static constexpr long long embed_f32_shardOffset = 0;  // bytes into shards of f32; 0; shard
+  static constexpr long long embed_f32_gradientShardOffset = 0;  // bytes into gradient shards of f32; 0; gradients
+  static constexpr long long embed_f32_gatheredBytes = 3145728;  // bytes of the gathered bucket; world * embed_f32_shard * 4; topology.world
+  static constexpr long long embed_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long embed_f32_slotOffset = 0;  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (embed_position % maxLive - slotRun0First) * slotRun0Bytes + embed_f32_blockOffset; gather.max_live
+  static_assert(embed_f32_shardOffset == 0,
+                "shard: the shard of embed/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_f32_gradientShardOffset == 0,
+                "gradients: the gradient shard of embed/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_f32_gatheredBytes == world * embed_f32_shard * 4,
+                "topology.world: the gathered copy of embed/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(embed_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of embed/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= embed_f32_blockOffset + embed_f32_gatheredBytes,
+                "gather.max_live: the slot of block embed holds embed/f32" SHARDGEN_FIX);
+  static_assert(embed_f32_slotOffset == slotRun0Start + (embed_position % maxLive - slotRun0First) * slotRun0Bytes + embed_f32_blockOffset,
+                "gather.max_live: the gathered copy of embed/f32 lies in the slot of its block" SHARDGEN_FIX);
+
+  // Where a rank has bucket transformer.h.{i}/f32, in bytes from the start of an arena.
+  static constexpr long long transformer_H_f32_shardFirst = at<N>(3145728, 1572864, 1048576, 786432, 393216);  // bytes into shards of f32; embed_f32_shardOffset + embed_f32_shard * 4; shard
+  static constexpr long long transformer_H_f32_gradientShardFirst = at<N>(3145728, 1572864, 1048576, 786432, 393216);  // bytes into gradient shards of f32; embed_f32_gradientShardOffset + embed_f32_shard * 4; gradients
+  static constexpr long long transformer_H_f32_gatheredBytes = at<N>(28351488, 28351488, 28351488, 28351488, 28352512);  // bytes of the gathered bucket; world * transformer_H_f32_shard * 4; topology.world
+  static constexpr long long transformer_H_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long transformer_H_f32_shardOffset(long long i) { return transformer_H_f32_shardFirst + i * transformer_H_shardsF32Stride; }
+  SHARDGEN_FUNCTION static long long transformer_H_f32_gradientShardOffset(long long i) { return transformer_H_f32_gradientShardFirst + i * transformer_H_gradientShardsF32Stride; }
+  SHARDGEN_FUNCTION static long long transformer_H_f32_slotOffset(long long i) { return slotStart((transformer_H_position + i) % maxLive) + transformer_H_f32_blockOffset; }
+  static_assert(transformer_H_f32_shardFirst == embed_f32_shardOffset + embed_f32_shard * 4,
+                "shard: the shard of transformer.h.{i}/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(transformer_H_f32_gradientShardFirst == embed_f32_gradientShardOffset + embed_f32_shard * 4,
+                "gradients: the gradient shard of transformer.h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(transformer_H_f32_gatheredBytes == world * transformer_H_f32_shard * 4,
+                "topology.world: the gathered copy of transformer.h.{i}/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(transformer_H_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of transformer.h.{i}/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= transformer_H_f32_blockOffset + transformer_H_f32_gatheredBytes,
+                "gather.max_live: the slot of block transformer.h.{i} holds transformer.h.{i}/f32" SHARDGEN_FIX);
+
+  // Bytes from one instance of transformer.h.{i} to the next.
+  static constexpr long long transformer_H_shardsF32Stride = at<N>(28351488, 14175744, 9450496, 7087872, 3544064);  // bytes of shards of f32, of one instance; transformer_H_f32_shard * 4; blocks.repeat
+  static constexpr long long transformer_H_gradientShardsF32Stride = at<N>(28351488, 14175744, 9450496, 7087872, 3544064);  // bytes of gradient shards of f32, of one instance; transformer_H_f32_shard * 4; blocks.repeat
+  static_assert(transformer_H_shardsF32Stride == transformer_H_f32_shard * 4,
+                "blocks.repeat: an instance of transformer.h.{i} follows all that the one before has in the arena of shards of f32" SHARDGEN_FIX);
+  static_assert(transformer_H_gradientShardsF32Stride == transformer_H_f32_shard * 4,
+                "blocks.repeat: an instance of transformer.h.{i} follows all that the one before has in the arena of gradient shards of f32" SHARDGEN_FIX);
+
+  // Where a rank has bucket head/f32, in bytes from the start of an arena.
+  static constexpr long long head_f32_shardOffset = at<N>(343363584, 171681792, 114454528, 85840896, 42921984);  // bytes into shards of f32; transformer_H_f32_shardFirst + Transformer_HLen * transformer_H_shardsF32Stride; shard
+  static constexpr long long head_f32_gradientShardOffset = at<N>(343363584, 171681792, 114454528, 85840896, 42921984);  // bytes into gradient shards of f32; transformer_H_f32_gradientShardFirst + Transformer_HLen * transformer_H_gradientShardsF32Stride; gradients
+  static constexpr long long head_f32_gatheredBytes = 6144;  // bytes of the gathered bucket; world * head_f32_shard * 4; topology.world
+  static constexpr long long head_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long head_f32_slotOffset = at<N>(28351488, 28351488, 28351488, 28351488, 28352512);  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (head_position % maxLive - slotRun0First) * slotRun0Bytes + head_f32_blockOffset; gather.max_live
+  static_assert(head_f32_shardOffset == transformer_H_f32_shardFirst + Transformer_HLen * transformer_H_shardsF32Stride,
+                "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(head_f32_gradientShardOffset == transformer_H_f32_gradientShardFirst + Transformer_HLen * transformer_H_gradientShardsF32Stride,
+                "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(head_f32_gatheredBytes == world * head_f32_shard * 4,
+                "topology.world: the gathered copy of head/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(head_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= head_f32_blockOffset + head_f32_gatheredBytes,
+                "gather.max_live: the slot of block head holds head/f32" SHARDGEN_FIX);
+  static_assert(head_f32_slotOffset == slotRun0Start + (head_position % maxLive - slotRun0First) * slotRun0Bytes + head_f32_blockOffset,
+                "gather.max_live: the gathered copy of head/f32 lies in the slot of its block" SHARDGEN_FIX);
+
+  // Where a rank has bucket shared/transformer.wte.weight, in bytes from the start of an arena.
+  static constexpr long long embed_shared_Transformer_Wte_shardOffset = at<N>(343369728, 171684864, 114456576, 85842432, 42922752);  // bytes into shards of f32; head_f32_shardOffset + head_f32_shard * 4; shard
+  static constexpr long long embed_shared_Transformer_Wte_gradientShardOffset = at<N>(343369728, 171684864, 114456576, 85842432, 42922752);  // bytes into gradient shards of f32; head_f32_gradientShardOffset + head_f32_shard * 4; gradients
+  static constexpr long long embed_shared_Transformer_Wte_gatheredBytes = at<N>(154389504, 154389504, 154389504, 154389504, 154390528);  // bytes of the gathered bucket; world * embed_shared_Transformer_Wte_shard * 4; topology.world
+  static constexpr long long embed_shared_Transformer_Wte_slotOffset = at<N>(56702976, 56702976, 56702976, 56702976, 56705024);  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes; gather
+  static_assert(embed_shared_Transformer_Wte_shardOffset == head_f32_shardOffset + head_f32_shard * 4,
+                "shard: the shard of shared/transformer.wte.weight starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_shared_Transformer_Wte_gradientShardOffset == head_f32_gradientShardOffset + head_f32_shard * 4,
+                "gradients: the gradient shard of shared/transformer.wte.weight starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_shared_Transformer_Wte_gatheredBytes == world * embed_shared_Transformer_Wte_shard * 4,
+                "topology.world: the gathered copy of shared/transformer.wte.weight is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(embed_shared_Transformer_Wte_slotOffset == slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes,
+                "gather: the slot of shared/transformer.wte.weight is behind those of blocks and of the shared parameters before it" SHARDGEN_FIX);
+
+  // The full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
+  // buffer n starts at n * gradientBufferBytes.
+  static constexpr long long embed_f32_gradientOffset = 0;  // bytes into a gradient buffer, of embed/f32; 0; gradients.slots
+  static constexpr long long embed_gradientOffset_embed_shared_Transformer_Wte = 3145728;  // bytes into a gradient buffer, of shared/transformer.wte.weight; embed_f32_gradientOffset + embed_f32_gatheredBytes; gradients.slots
+  static constexpr long long embed_gradientBytes = at<N>(157535232, 157535232, 157535232, 157535232, 157536256);  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Transformer_Wte + embed_shared_Transformer_Wte_gatheredBytes; gradients.slots
+  static constexpr long long transformer_H_f32_gradientOffset = 0;  // bytes into a gradient buffer, of transformer.h.{i}/f32; 0; gradients.slots
+  static constexpr long long transformer_H_gradientBytes = at<N>(28351488, 28351488, 28351488, 28351488, 28352512);  // bytes of all gradients of a block transformer.h.{i}; transformer_H_f32_gradientOffset + transformer_H_f32_gatheredBytes; gradients.slots
+  static constexpr long long head_f32_gradientOffset = 0;  // bytes into a gradient buffer, of head/f32; 0; gradients.slots
+  static constexpr long long head_gradientOffset_embed_shared_Transformer_Wte = 6144;  // bytes into a gradient buffer, of shared/transformer.wte.weight; head_f32_gradientOffset + head_f32_gatheredBytes; gradients.slots
+  static constexpr long long head_gradientBytes = at<N>(154395648, 154395648, 154395648, 154395648, 154396672);  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Transformer_Wte + embed_shared_Transformer_Wte_gatheredBytes; gradients.slots
+  static constexpr long long gradientBufferBytes = at<N>(157535232, 157535232, 157535232, 157535232, 157536256);  // bytes of a gradient buffer; largest(embed_gradientBytes, transformer_H_gradientBytes, head_gradientBytes); gradients.slots
+  static_assert(embed_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of embed/f32 in block embed starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(embed_gradientOffset_embed_shared_Transformer_Wte == embed_f32_gradientOffset + embed_f32_gatheredBytes,
+                "gradients.slots: the gradient of shared/transformer.wte.weight in block embed starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(embed_gradientBytes == embed_gradientOffset_embed_shared_Transformer_Wte + embed_shared_Transformer_Wte_gatheredBytes,
+                "gradients.slots: the gradients of block embed end where the last of them does" SHARDGEN_FIX);
+  static_assert(transformer_H_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of transformer.h.{i}/f32 in block transformer.h.{i} starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(transformer_H_gradientBytes == transformer_H_f32_gradientOffset + transformer_H_f32_gatheredBytes,
+                "gradients.slots: the gradients of block transformer.h.{i} end where the last of them does" SHARDGEN_FIX);
+  static_assert(head_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(head_gradientOffset_embed_shared_Transformer_Wte == head_f32_gradientOffset + head_f32_gatheredBytes,
+                "gradients.slots: the gradient of shared/transformer.wte.weight in block head starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(head_gradientBytes == head_gradientOffset_embed_shared_Transformer_Wte + embed_shared_Transformer_Wte_gatheredBytes,
+                "gradients.slots: the gradients of block head end where the last of them does" SHARDGEN_FIX);
+  static_assert(gradientBufferBytes == largest(embed_gradientBytes, transformer_H_gradientBytes, head_gradientBytes),
+                "gradients.slots: a gradient buffer is as large as the gradients of the block that has most" SHARDGEN_FIX);
+
+  // Gradients on their way through a reduction, and sums of a step.
+  static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
+  static constexpr long long wireShardBytes = at<N>(154389504, 77194752, 51463168, 38597376, 19298816);  // bytes of staging behind it, for one reduced shard; roundUp(largest(embed_f32_shard * 4, transformer_H_f32_shard * 4, head_f32_shard * 4, embed_shared_Transformer_Wte_shard * 4), alignBytes); gradients.reduce
+  static constexpr long long partialsBytes = at<N>(150784, 75520, 50432, 37888, 18944);  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static_assert(wireFullBytes == roundUp(0, alignBytes),
+                "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
+  static_assert(wireShardBytes == roundUp(largest(embed_f32_shard * 4, transformer_H_f32_shard * 4, head_f32_shard * 4, embed_shared_Transformer_Wte_shard * 4), alignBytes),
+                "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes" SHARDGEN_FIX);
+
+  // The arenas, which are all that Open allocates.
+  static constexpr long long shardsF32Bytes = at<N>(497759232, 248879616, 165919744, 124439808, 62221568);  // bytes; embed_shared_Transformer_Wte_shardOffset + embed_shared_Transformer_Wte_shard * 4; topology.world
+  static constexpr long long gradientShardsF32Bytes = at<N>(497759232, 248879616, 165919744, 124439808, 62221568);  // bytes; embed_shared_Transformer_Wte_gradientShardOffset + embed_shared_Transformer_Wte_shard * 4; topology.world
+  static constexpr long long slotsBytes = at<N>(211092480, 211092480, 211092480, 211092480, 211095552);  // bytes; embed_shared_Transformer_Wte_slotOffset + embed_shared_Transformer_Wte_gatheredBytes; topology.world
+  static constexpr long long gradientBuffersBytes = at<N>(315070464, 315070464, 315070464, 315070464, 315072512);  // bytes; gradientSlots * gradientBufferBytes; topology.world
+  static constexpr long long stagingBytes = at<N>(154389504, 77194752, 51463168, 38597376, 19298816);  // bytes; wireFullBytes + wireShardBytes; topology.world
+  static constexpr long long scratchBytes = at<N>(151040, 75776, 50688, 38144, 19200);  // bytes; partialsStart + partialsBytes; topology.world
+  static_assert(shardsF32Bytes == embed_shared_Transformer_Wte_shardOffset + embed_shared_Transformer_Wte_shard * 4,
+                "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientShardsF32Bytes == embed_shared_Transformer_Wte_gradientShardOffset + embed_shared_Transformer_Wte_shard * 4,
+                "topology.world: the arena of gradient shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(slotsBytes == embed_shared_Transformer_Wte_slotOffset + embed_shared_Transformer_Wte_gatheredBytes,
+                "topology.world: the arena of slots ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientBuffersBytes == gradientSlots * gradientBufferBytes,
+                "topology.world: the arena of gradient buffers ends where its last part does" SHARDGEN_FIX);
+  static_assert(stagingBytes == wireFullBytes + wireShardBytes,
+                "topology.world: the arena of staging ends where its last part does" SHARDGEN_FIX);
+  static_assert(scratchBytes == partialsStart + partialsBytes,
+                "topology.world: the arena of scratch ends where its last part does" SHARDGEN_FIX);
+  static_assert(peakBytes == shardsF32Bytes +
+                    gradientShardsF32Bytes +
+                    slotsBytes +
+                    gradientBuffersBytes +
+                    stagingBytes +
+                    scratchBytes,
+                "topology.world: all that is allocated is the arenas" SHARDGEN_FIX);
+
+  // Every arena, bucket and gradient, one after another.
+  template <class Visit>
+  static void eachArena(Visit visit) {
+    visit(ArenaPlace{"shards", "f32", shardsF32Bytes});
+    visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32Bytes});
+    visit(ArenaPlace{"slots", "", slotsBytes});
+    visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytes});
+    visit(ArenaPlace{"staging", "", stagingBytes});
+    visit(ArenaPlace{"scratch", "", scratchBytes});
   }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world1, head_f32_shardOffset_world1, -1, -1, -1, head_f32_gradientShardOffset_world1, head_f32_slotOffset_world1, head_f32_gatheredBytes_world1});
-  visit(BucketPlace{"shared/transformer.wte.weight", 0, embed_shared_Transformer_Wte_shard_world1, embed_shared_Transformer_Wte_shardOffset_world1, -1, -1, -1, embed_shared_Transformer_Wte_gradientShardOffset_world1, embed_shared_Transformer_Wte_slotOffset_world1, embed_shared_Transformer_Wte_gatheredBytes_world1});
-}
-template <class Visit>
-void eachGradientWorld1(Visit visit) {
-  visit(GradientPlace{"embed", 0, "embed/f32", embed_f32_gradientOffset_world1, embed_f32_gatheredBytes_world1});
-  visit(GradientPlace{"embed", 0, "shared/transformer.wte.weight", embed_gradientOffset_embed_shared_Transformer_Wte_world1, embed_shared_Transformer_Wte_gatheredBytes_world1});
-  for (long long i = 0; i < Transformer_HLen; i++) {
-    visit(GradientPlace{"transformer.h.{i}", i, "transformer.h.{i}/f32", transformer_H_f32_gradientOffset_world1, transformer_H_f32_gatheredBytes_world1});
+  template <class Visit>
+  static void eachBucket(Visit visit) {
+    visit(BucketPlace{"embed/f32", 0, embed_f32_shard, embed_f32_shardOffset, -1, -1, -1, embed_f32_gradientShardOffset, embed_f32_slotOffset, embed_f32_gatheredBytes});
+    for (long long i = 0; i < Transformer_HLen; i++) {
+      visit(BucketPlace{"transformer.h.{i}/f32", i, transformer_H_f32_shard, transformer_H_f32_shardOffset(i), -1, -1, -1, transformer_H_f32_gradientShardOffset(i), transformer_H_f32_slotOffset(i), transformer_H_f32_gatheredBytes});
+    }
+    visit(BucketPlace{"head/f32", 0, head_f32_shard, head_f32_shardOffset, -1, -1, -1, head_f32_gradientShardOffset, head_f32_slotOffset, head_f32_gatheredBytes});
+    visit(BucketPlace{"shared/transformer.wte.weight", 0, embed_shared_Transformer_Wte_shard, embed_shared_Transformer_Wte_shardOffset, -1, -1, -1, embed_shared_Transformer_Wte_gradientShardOffset, embed_shared_Transformer_Wte_slotOffset, embed_shared_Transformer_Wte_gatheredBytes});
   }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world1, head_f32_gatheredBytes_world1});
-  visit(GradientPlace{"head", 0, "shared/transformer.wte.weight", head_gradientOffset_embed_shared_Transformer_Wte_world1, embed_shared_Transformer_Wte_gatheredBytes_world1});
-}
-
-// World 2: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld2 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld2 = 28351488;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld2 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld2(long long) { return slotRun0BytesWorld2; }
-SHARDGEN_FUNCTION long long slotStartWorld2(long long slot) { return slotRun0StartWorld2 + (slot - slotRun0FirstWorld2) * slotRun0BytesWorld2; }
-static_assert(slotRun0FirstWorld2 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotRun0StartWorld2 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 2: where a rank has bucket embed/f32, in bytes from the start of an arena.
-constexpr long long embed_f32_shardOffset_world2 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long embed_f32_gradientShardOffset_world2 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long embed_f32_gatheredBytes_world2 = 3145728;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_f32_slotOffset_world2 = slotStartWorld2(embed_position % maxLive) + embed_f32_blockOffset_world2;
-static_assert(embed_f32_shardOffset_world2 == 0,
-              "shard: the shard of embed/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_gradientShardOffset_world2 == 0,
-              "gradients: the gradient shard of embed/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_gatheredBytes_world2 == world2 * embed_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of embed/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of embed/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld2(embed_position % maxLive) >= embed_f32_blockOffset_world2 + embed_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block embed holds embed/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 2: bytes from one instance of transformer.h.{i} to the next.
-constexpr long long transformer_H_shardsF32Stride_world2 = 14175744;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long transformer_H_gradientShardsF32Stride_world2 = 14175744;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-static_assert(transformer_H_shardsF32Stride_world2 == transformer_H_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of transformer.h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_gradientShardsF32Stride_world2 == transformer_H_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of transformer.h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 2: where a rank has bucket transformer.h.{i}/f32, in bytes from the start of an arena.
-constexpr long long transformer_H_f32_shardFirst_world2 = 1572864;  // bytes into shards of f32; embed_f32_shardOffset_world2 + embed_f32_shard_world2 * 4; shard
-constexpr long long transformer_H_f32_gradientShardFirst_world2 = 1572864;  // bytes into gradient shards of f32; embed_f32_gradientShardOffset_world2 + embed_f32_shard_world2 * 4; gradients
-constexpr long long transformer_H_f32_gatheredBytes_world2 = 28351488;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long transformer_H_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long transformer_H_f32_shardOffset_world2(long long i) { return transformer_H_f32_shardFirst_world2 + i * transformer_H_shardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long transformer_H_f32_gradientShardOffset_world2(long long i) { return transformer_H_f32_gradientShardFirst_world2 + i * transformer_H_gradientShardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long transformer_H_f32_slotOffset_world2(long long i) { return slotStartWorld2((transformer_H_position + i) % maxLive) + transformer_H_f32_blockOffset_world2; }
-static_assert(transformer_H_f32_shardFirst_world2 == embed_f32_shardOffset_world2 + embed_f32_shard_world2 * 4,
-              "shard: the shard of transformer.h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gradientShardFirst_world2 == embed_f32_gradientShardOffset_world2 + embed_f32_shard_world2 * 4,
-              "gradients: the gradient shard of transformer.h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gatheredBytes_world2 == world2 * transformer_H_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of transformer.h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of transformer.h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld2(transformer_H_position % maxLive) >= transformer_H_f32_blockOffset_world2 + transformer_H_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block transformer.h.{i} holds transformer.h.{i}/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 2: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world2 = 171681792;  // bytes into shards of f32; transformer_H_f32_shardFirst_world2 + Transformer_HLen * transformer_H_shardsF32Stride_world2; shard
-constexpr long long head_f32_gradientShardOffset_world2 = 171681792;  // bytes into gradient shards of f32; transformer_H_f32_gradientShardFirst_world2 + Transformer_HLen * transformer_H_gradientShardsF32Stride_world2; gradients
-constexpr long long head_f32_gatheredBytes_world2 = 6144;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world2 = slotStartWorld2(head_position % maxLive) + head_f32_blockOffset_world2;
-static_assert(head_f32_shardOffset_world2 == transformer_H_f32_shardFirst_world2 + Transformer_HLen * transformer_H_shardsF32Stride_world2,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gradientShardOffset_world2 == transformer_H_f32_gradientShardFirst_world2 + Transformer_HLen * transformer_H_gradientShardsF32Stride_world2,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gatheredBytes_world2 == world2 * head_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld2(head_position % maxLive) >= head_f32_blockOffset_world2 + head_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 2: where a rank has bucket shared/transformer.wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Transformer_Wte_shardOffset_world2 = 171684864;  // bytes into shards of f32; head_f32_shardOffset_world2 + head_f32_shard_world2 * 4; shard
-constexpr long long embed_shared_Transformer_Wte_gradientShardOffset_world2 = 171684864;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world2 + head_f32_shard_world2 * 4; gradients
-constexpr long long embed_shared_Transformer_Wte_gatheredBytes_world2 = 154389504;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Transformer_Wte_slotOffset_world2 = 56702976;  // bytes into the arena of slots, of its gathered copy; slotStartWorld2(maxLive); gather
-static_assert(embed_shared_Transformer_Wte_shardOffset_world2 == head_f32_shardOffset_world2 + head_f32_shard_world2 * 4,
-              "shard: the shard of shared/transformer.wte.weight starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_gradientShardOffset_world2 == head_f32_gradientShardOffset_world2 + head_f32_shard_world2 * 4,
-              "gradients: the gradient shard of shared/transformer.wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_gatheredBytes_world2 == world2 * embed_shared_Transformer_Wte_shard_world2 * 4,
-              "topology.world: the gathered copy of shared/transformer.wte.weight is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_slotOffset_world2 == slotStartWorld2(maxLive),
-              "gather: the slot of shared/transformer.wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 2: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld2.
-constexpr long long embed_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of embed/f32; its start; gradients.slots
-constexpr long long embed_gradientOffset_embed_shared_Transformer_Wte_world2 = 3145728;  // bytes into a gradient buffer, of shared/transformer.wte.weight; embed_f32_gradientOffset_world2 + embed_f32_gatheredBytes_world2; gradients.slots
-constexpr long long embed_gradientBytes_world2 = 157535232;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Transformer_Wte_world2 + embed_shared_Transformer_Wte_gatheredBytes_world2; gradients.slots
-constexpr long long transformer_H_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of transformer.h.{i}/f32; its start; gradients.slots
-constexpr long long transformer_H_gradientBytes_world2 = 28351488;  // bytes of all gradients of a block transformer.h.{i}; transformer_H_f32_gradientOffset_world2 + transformer_H_f32_gatheredBytes_world2; gradients.slots
-constexpr long long head_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Transformer_Wte_world2 = 6144;  // bytes into a gradient buffer, of shared/transformer.wte.weight; head_f32_gradientOffset_world2 + head_f32_gatheredBytes_world2; gradients.slots
-constexpr long long head_gradientBytes_world2 = 154395648;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Transformer_Wte_world2 + embed_shared_Transformer_Wte_gatheredBytes_world2; gradients.slots
-constexpr long long gradientBufferBytesWorld2 = 157535232;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of embed/f32 in block embed starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_gradientOffset_embed_shared_Transformer_Wte_world2 == embed_f32_gradientOffset_world2 + embed_f32_gatheredBytes_world2,
-              "gradients.slots: the gradient of shared/transformer.wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_gradientBytes_world2 == embed_gradientOffset_embed_shared_Transformer_Wte_world2 + embed_shared_Transformer_Wte_gatheredBytes_world2,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of transformer.h.{i}/f32 in block transformer.h.{i} starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_gradientBytes_world2 == transformer_H_f32_gradientOffset_world2 + transformer_H_f32_gatheredBytes_world2,
-              "gradients.slots: the gradients of block transformer.h.{i} end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_gradientOffset_embed_shared_Transformer_Wte_world2 == head_f32_gradientOffset_world2 + head_f32_gatheredBytes_world2,
-              "gradients.slots: the gradient of shared/transformer.wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_gradientBytes_world2 == head_gradientOffset_embed_shared_Transformer_Wte_world2 + embed_shared_Transformer_Wte_gatheredBytes_world2,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientBufferBytesWorld2 == larger(larger(larger(0, embed_gradientBytes_world2), transformer_H_gradientBytes_world2), head_gradientBytes_world2),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 2: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld2 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld2 = 77194752;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld2 = 75520;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld2 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(wireShardBytesWorld2 == roundUp(larger(larger(larger(larger(0, embed_f32_shard_world2 * 4), transformer_H_f32_shard_world2 * 4), head_f32_shard_world2 * 4), embed_shared_Transformer_Wte_shard_world2 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 2: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld2 = 248879616;  // bytes of the arena of shards of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld2 = 248879616;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld2 = 211092480;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld2 = 315070464;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld2 = 77194752;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld2 = 75776;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld2 == embed_shared_Transformer_Wte_shardOffset_world2 + embed_shared_Transformer_Wte_shard_world2 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientShardsF32BytesWorld2 == embed_shared_Transformer_Wte_gradientShardOffset_world2 + embed_shared_Transformer_Wte_shard_world2 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotsBytesWorld2 == embed_shared_Transformer_Wte_slotOffset_world2 + embed_shared_Transformer_Wte_gatheredBytes_world2,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientBuffersBytesWorld2 == gradientSlots * gradientBufferBytesWorld2,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(stagingBytesWorld2 == wireFullBytesWorld2 + wireShardBytesWorld2,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(scratchBytesWorld2 == partialsStart + partialsBytesWorld2,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(peakBytesWorld2 == shardsF32BytesWorld2 + gradientShardsF32BytesWorld2 + slotsBytesWorld2 + gradientBuffersBytesWorld2 + stagingBytesWorld2 + scratchBytesWorld2,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 2: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld2(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld2});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld2});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld2});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld2});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld2});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld2});
-}
-template <class Visit>
-void eachBucketWorld2(Visit visit) {
-  visit(BucketPlace{"embed/f32", 0, embed_f32_shard_world2, embed_f32_shardOffset_world2, -1, -1, -1, embed_f32_gradientShardOffset_world2, embed_f32_slotOffset_world2, embed_f32_gatheredBytes_world2});
-  for (long long i = 0; i < Transformer_HLen; i++) {
-    visit(BucketPlace{"transformer.h.{i}/f32", i, transformer_H_f32_shard_world2, transformer_H_f32_shardOffset_world2(i), -1, -1, -1, transformer_H_f32_gradientShardOffset_world2(i), transformer_H_f32_slotOffset_world2(i), transformer_H_f32_gatheredBytes_world2});
+  template <class Visit>
+  static void eachGradient(Visit visit) {
+    visit(GradientPlace{"embed", 0, "embed/f32", embed_f32_gradientOffset, embed_f32_gatheredBytes});
+    visit(GradientPlace{"embed", 0, "shared/transformer.wte.weight", embed_gradientOffset_embed_shared_Transformer_Wte, embed_shared_Transformer_Wte_gatheredBytes});
+    for (long long i = 0; i < Transformer_HLen; i++) {
+      visit(GradientPlace{"transformer.h.{i}", i, "transformer.h.{i}/f32", transformer_H_f32_gradientOffset, transformer_H_f32_gatheredBytes});
+    }
+    visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset, head_f32_gatheredBytes});
+    visit(GradientPlace{"head", 0, "shared/transformer.wte.weight", head_gradientOffset_embed_shared_Transformer_Wte, embed_shared_Transformer_Wte_gatheredBytes});
   }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world2, head_f32_shardOffset_world2, -1, -1, -1, head_f32_gradientShardOffset_world2, head_f32_slotOffset_world2, head_f32_gatheredBytes_world2});
-  visit(BucketPlace{"shared/transformer.wte.weight", 0, embed_shared_Transformer_Wte_shard_world2, embed_shared_Transformer_Wte_shardOffset_world2, -1, -1, -1, embed_shared_Transformer_Wte_gradientShardOffset_world2, embed_shared_Transformer_Wte_slotOffset_world2, embed_shared_Transformer_Wte_gatheredBytes_world2});
-}
-template <class Visit>
-void eachGradientWorld2(Visit visit) {
-  visit(GradientPlace{"embed", 0, "embed/f32", embed_f32_gradientOffset_world2, embed_f32_gatheredBytes_world2});
-  visit(GradientPlace{"embed", 0, "shared/transformer.wte.weight", embed_gradientOffset_embed_shared_Transformer_Wte_world2, embed_shared_Transformer_Wte_gatheredBytes_world2});
-  for (long long i = 0; i < Transformer_HLen; i++) {
-    visit(GradientPlace{"transformer.h.{i}", i, "transformer.h.{i}/f32", transformer_H_f32_gradientOffset_world2, transformer_H_f32_gatheredBytes_world2});
-  }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world2, head_f32_gatheredBytes_world2});
-  visit(GradientPlace{"head", 0, "shared/transformer.wte.weight", head_gradientOffset_embed_shared_Transformer_Wte_world2, embed_shared_Transformer_Wte_gatheredBytes_world2});
-}
+};
 
-// World 3: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld3 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld3 = 28351488;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld3 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld3(long long) { return slotRun0BytesWorld3; }
-SHARDGEN_FUNCTION long long slotStartWorld3(long long slot) { return slotRun0StartWorld3 + (slot - slotRun0FirstWorld3) * slotRun0BytesWorld3; }
-static_assert(slotRun0FirstWorld3 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotRun0StartWorld3 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 3: where a rank has bucket embed/f32, in bytes from the start of an arena.
-constexpr long long embed_f32_shardOffset_world3 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long embed_f32_gradientShardOffset_world3 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long embed_f32_gatheredBytes_world3 = 3145728;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_f32_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_f32_slotOffset_world3 = slotStartWorld3(embed_position % maxLive) + embed_f32_blockOffset_world3;
-static_assert(embed_f32_shardOffset_world3 == 0,
-              "shard: the shard of embed/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_gradientShardOffset_world3 == 0,
-              "gradients: the gradient shard of embed/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_gatheredBytes_world3 == world3 * embed_f32_shard_world3 * 4,
-              "topology.world: the gathered copy of embed/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of embed/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld3(embed_position % maxLive) >= embed_f32_blockOffset_world3 + embed_f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block embed holds embed/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 3: bytes from one instance of transformer.h.{i} to the next.
-constexpr long long transformer_H_shardsF32Stride_world3 = 9450496;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long transformer_H_gradientShardsF32Stride_world3 = 9450496;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-static_assert(transformer_H_shardsF32Stride_world3 == transformer_H_f32_shard_world3 * 4,
-              "blocks.repeat: an instance of transformer.h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_gradientShardsF32Stride_world3 == transformer_H_f32_shard_world3 * 4,
-              "blocks.repeat: an instance of transformer.h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 3: where a rank has bucket transformer.h.{i}/f32, in bytes from the start of an arena.
-constexpr long long transformer_H_f32_shardFirst_world3 = 1048576;  // bytes into shards of f32; embed_f32_shardOffset_world3 + embed_f32_shard_world3 * 4; shard
-constexpr long long transformer_H_f32_gradientShardFirst_world3 = 1048576;  // bytes into gradient shards of f32; embed_f32_gradientShardOffset_world3 + embed_f32_shard_world3 * 4; gradients
-constexpr long long transformer_H_f32_gatheredBytes_world3 = 28351488;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long transformer_H_f32_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long transformer_H_f32_shardOffset_world3(long long i) { return transformer_H_f32_shardFirst_world3 + i * transformer_H_shardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long transformer_H_f32_gradientShardOffset_world3(long long i) { return transformer_H_f32_gradientShardFirst_world3 + i * transformer_H_gradientShardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long transformer_H_f32_slotOffset_world3(long long i) { return slotStartWorld3((transformer_H_position + i) % maxLive) + transformer_H_f32_blockOffset_world3; }
-static_assert(transformer_H_f32_shardFirst_world3 == embed_f32_shardOffset_world3 + embed_f32_shard_world3 * 4,
-              "shard: the shard of transformer.h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gradientShardFirst_world3 == embed_f32_gradientShardOffset_world3 + embed_f32_shard_world3 * 4,
-              "gradients: the gradient shard of transformer.h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gatheredBytes_world3 == world3 * transformer_H_f32_shard_world3 * 4,
-              "topology.world: the gathered copy of transformer.h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of transformer.h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld3(transformer_H_position % maxLive) >= transformer_H_f32_blockOffset_world3 + transformer_H_f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block transformer.h.{i} holds transformer.h.{i}/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 3: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world3 = 114454528;  // bytes into shards of f32; transformer_H_f32_shardFirst_world3 + Transformer_HLen * transformer_H_shardsF32Stride_world3; shard
-constexpr long long head_f32_gradientShardOffset_world3 = 114454528;  // bytes into gradient shards of f32; transformer_H_f32_gradientShardFirst_world3 + Transformer_HLen * transformer_H_gradientShardsF32Stride_world3; gradients
-constexpr long long head_f32_gatheredBytes_world3 = 6144;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world3 = slotStartWorld3(head_position % maxLive) + head_f32_blockOffset_world3;
-static_assert(head_f32_shardOffset_world3 == transformer_H_f32_shardFirst_world3 + Transformer_HLen * transformer_H_shardsF32Stride_world3,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gradientShardOffset_world3 == transformer_H_f32_gradientShardFirst_world3 + Transformer_HLen * transformer_H_gradientShardsF32Stride_world3,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gatheredBytes_world3 == world3 * head_f32_shard_world3 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld3(head_position % maxLive) >= head_f32_blockOffset_world3 + head_f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 3: where a rank has bucket shared/transformer.wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Transformer_Wte_shardOffset_world3 = 114456576;  // bytes into shards of f32; head_f32_shardOffset_world3 + head_f32_shard_world3 * 4; shard
-constexpr long long embed_shared_Transformer_Wte_gradientShardOffset_world3 = 114456576;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world3 + head_f32_shard_world3 * 4; gradients
-constexpr long long embed_shared_Transformer_Wte_gatheredBytes_world3 = 154389504;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Transformer_Wte_slotOffset_world3 = 56702976;  // bytes into the arena of slots, of its gathered copy; slotStartWorld3(maxLive); gather
-static_assert(embed_shared_Transformer_Wte_shardOffset_world3 == head_f32_shardOffset_world3 + head_f32_shard_world3 * 4,
-              "shard: the shard of shared/transformer.wte.weight starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_gradientShardOffset_world3 == head_f32_gradientShardOffset_world3 + head_f32_shard_world3 * 4,
-              "gradients: the gradient shard of shared/transformer.wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_gatheredBytes_world3 == world3 * embed_shared_Transformer_Wte_shard_world3 * 4,
-              "topology.world: the gathered copy of shared/transformer.wte.weight is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_slotOffset_world3 == slotStartWorld3(maxLive),
-              "gather: the slot of shared/transformer.wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 3: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld3.
-constexpr long long embed_f32_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of embed/f32; its start; gradients.slots
-constexpr long long embed_gradientOffset_embed_shared_Transformer_Wte_world3 = 3145728;  // bytes into a gradient buffer, of shared/transformer.wte.weight; embed_f32_gradientOffset_world3 + embed_f32_gatheredBytes_world3; gradients.slots
-constexpr long long embed_gradientBytes_world3 = 157535232;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Transformer_Wte_world3 + embed_shared_Transformer_Wte_gatheredBytes_world3; gradients.slots
-constexpr long long transformer_H_f32_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of transformer.h.{i}/f32; its start; gradients.slots
-constexpr long long transformer_H_gradientBytes_world3 = 28351488;  // bytes of all gradients of a block transformer.h.{i}; transformer_H_f32_gradientOffset_world3 + transformer_H_f32_gatheredBytes_world3; gradients.slots
-constexpr long long head_f32_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Transformer_Wte_world3 = 6144;  // bytes into a gradient buffer, of shared/transformer.wte.weight; head_f32_gradientOffset_world3 + head_f32_gatheredBytes_world3; gradients.slots
-constexpr long long head_gradientBytes_world3 = 154395648;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Transformer_Wte_world3 + embed_shared_Transformer_Wte_gatheredBytes_world3; gradients.slots
-constexpr long long gradientBufferBytesWorld3 = 157535232;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_f32_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of embed/f32 in block embed starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_gradientOffset_embed_shared_Transformer_Wte_world3 == embed_f32_gradientOffset_world3 + embed_f32_gatheredBytes_world3,
-              "gradients.slots: the gradient of shared/transformer.wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_gradientBytes_world3 == embed_gradientOffset_embed_shared_Transformer_Wte_world3 + embed_shared_Transformer_Wte_gatheredBytes_world3,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of transformer.h.{i}/f32 in block transformer.h.{i} starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_gradientBytes_world3 == transformer_H_f32_gradientOffset_world3 + transformer_H_f32_gatheredBytes_world3,
-              "gradients.slots: the gradients of block transformer.h.{i} end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_gradientOffset_embed_shared_Transformer_Wte_world3 == head_f32_gradientOffset_world3 + head_f32_gatheredBytes_world3,
-              "gradients.slots: the gradient of shared/transformer.wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_gradientBytes_world3 == head_gradientOffset_embed_shared_Transformer_Wte_world3 + embed_shared_Transformer_Wte_gatheredBytes_world3,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientBufferBytesWorld3 == larger(larger(larger(0, embed_gradientBytes_world3), transformer_H_gradientBytes_world3), head_gradientBytes_world3),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 3: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld3 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld3 = 51463168;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld3 = 50432;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld3 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(wireShardBytesWorld3 == roundUp(larger(larger(larger(larger(0, embed_f32_shard_world3 * 4), transformer_H_f32_shard_world3 * 4), head_f32_shard_world3 * 4), embed_shared_Transformer_Wte_shard_world3 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 3: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld3 = 165919744;  // bytes of the arena of shards of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld3 = 165919744;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld3 = 211092480;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld3 = 315070464;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld3 = 51463168;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld3 = 50688;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld3 == embed_shared_Transformer_Wte_shardOffset_world3 + embed_shared_Transformer_Wte_shard_world3 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientShardsF32BytesWorld3 == embed_shared_Transformer_Wte_gradientShardOffset_world3 + embed_shared_Transformer_Wte_shard_world3 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotsBytesWorld3 == embed_shared_Transformer_Wte_slotOffset_world3 + embed_shared_Transformer_Wte_gatheredBytes_world3,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientBuffersBytesWorld3 == gradientSlots * gradientBufferBytesWorld3,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(stagingBytesWorld3 == wireFullBytesWorld3 + wireShardBytesWorld3,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(scratchBytesWorld3 == partialsStart + partialsBytesWorld3,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(peakBytesWorld3 == shardsF32BytesWorld3 + gradientShardsF32BytesWorld3 + slotsBytesWorld3 + gradientBuffersBytesWorld3 + stagingBytesWorld3 + scratchBytesWorld3,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 3: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld3(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld3});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld3});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld3});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld3});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld3});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld3});
-}
-template <class Visit>
-void eachBucketWorld3(Visit visit) {
-  visit(BucketPlace{"embed/f32", 0, embed_f32_shard_world3, embed_f32_shardOffset_world3, -1, -1, -1, embed_f32_gradientShardOffset_world3, embed_f32_slotOffset_world3, embed_f32_gatheredBytes_world3});
-  for (long long i = 0; i < Transformer_HLen; i++) {
-    visit(BucketPlace{"transformer.h.{i}/f32", i, transformer_H_f32_shard_world3, transformer_H_f32_shardOffset_world3(i), -1, -1, -1, transformer_H_f32_gradientShardOffset_world3(i), transformer_H_f32_slotOffset_world3(i), transformer_H_f32_gatheredBytes_world3});
-  }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world3, head_f32_shardOffset_world3, -1, -1, -1, head_f32_gradientShardOffset_world3, head_f32_slotOffset_world3, head_f32_gatheredBytes_world3});
-  visit(BucketPlace{"shared/transformer.wte.weight", 0, embed_shared_Transformer_Wte_shard_world3, embed_shared_Transformer_Wte_shardOffset_world3, -1, -1, -1, embed_shared_Transformer_Wte_gradientShardOffset_world3, embed_shared_Transformer_Wte_slotOffset_world3, embed_shared_Transformer_Wte_gatheredBytes_world3});
-}
-template <class Visit>
-void eachGradientWorld3(Visit visit) {
-  visit(GradientPlace{"embed", 0, "embed/f32", embed_f32_gradientOffset_world3, embed_f32_gatheredBytes_world3});
-  visit(GradientPlace{"embed", 0, "shared/transformer.wte.weight", embed_gradientOffset_embed_shared_Transformer_Wte_world3, embed_shared_Transformer_Wte_gatheredBytes_world3});
-  for (long long i = 0; i < Transformer_HLen; i++) {
-    visit(GradientPlace{"transformer.h.{i}", i, "transformer.h.{i}/f32", transformer_H_f32_gradientOffset_world3, transformer_H_f32_gatheredBytes_world3});
-  }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world3, head_f32_gatheredBytes_world3});
-  visit(GradientPlace{"head", 0, "shared/transformer.wte.weight", head_gradientOffset_embed_shared_Transformer_Wte_world3, embed_shared_Transformer_Wte_gatheredBytes_world3});
-}
-
-// World 4: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld4 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld4 = 28351488;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld4 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld4(long long) { return slotRun0BytesWorld4; }
-SHARDGEN_FUNCTION long long slotStartWorld4(long long slot) { return slotRun0StartWorld4 + (slot - slotRun0FirstWorld4) * slotRun0BytesWorld4; }
-static_assert(slotRun0FirstWorld4 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotRun0StartWorld4 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 4: where a rank has bucket embed/f32, in bytes from the start of an arena.
-constexpr long long embed_f32_shardOffset_world4 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long embed_f32_gradientShardOffset_world4 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long embed_f32_gatheredBytes_world4 = 3145728;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_f32_slotOffset_world4 = slotStartWorld4(embed_position % maxLive) + embed_f32_blockOffset_world4;
-static_assert(embed_f32_shardOffset_world4 == 0,
-              "shard: the shard of embed/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_gradientShardOffset_world4 == 0,
-              "gradients: the gradient shard of embed/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_gatheredBytes_world4 == world4 * embed_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of embed/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of embed/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld4(embed_position % maxLive) >= embed_f32_blockOffset_world4 + embed_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block embed holds embed/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 4: bytes from one instance of transformer.h.{i} to the next.
-constexpr long long transformer_H_shardsF32Stride_world4 = 7087872;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long transformer_H_gradientShardsF32Stride_world4 = 7087872;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-static_assert(transformer_H_shardsF32Stride_world4 == transformer_H_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of transformer.h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_gradientShardsF32Stride_world4 == transformer_H_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of transformer.h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 4: where a rank has bucket transformer.h.{i}/f32, in bytes from the start of an arena.
-constexpr long long transformer_H_f32_shardFirst_world4 = 786432;  // bytes into shards of f32; embed_f32_shardOffset_world4 + embed_f32_shard_world4 * 4; shard
-constexpr long long transformer_H_f32_gradientShardFirst_world4 = 786432;  // bytes into gradient shards of f32; embed_f32_gradientShardOffset_world4 + embed_f32_shard_world4 * 4; gradients
-constexpr long long transformer_H_f32_gatheredBytes_world4 = 28351488;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long transformer_H_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long transformer_H_f32_shardOffset_world4(long long i) { return transformer_H_f32_shardFirst_world4 + i * transformer_H_shardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long transformer_H_f32_gradientShardOffset_world4(long long i) { return transformer_H_f32_gradientShardFirst_world4 + i * transformer_H_gradientShardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long transformer_H_f32_slotOffset_world4(long long i) { return slotStartWorld4((transformer_H_position + i) % maxLive) + transformer_H_f32_blockOffset_world4; }
-static_assert(transformer_H_f32_shardFirst_world4 == embed_f32_shardOffset_world4 + embed_f32_shard_world4 * 4,
-              "shard: the shard of transformer.h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gradientShardFirst_world4 == embed_f32_gradientShardOffset_world4 + embed_f32_shard_world4 * 4,
-              "gradients: the gradient shard of transformer.h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gatheredBytes_world4 == world4 * transformer_H_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of transformer.h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of transformer.h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld4(transformer_H_position % maxLive) >= transformer_H_f32_blockOffset_world4 + transformer_H_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block transformer.h.{i} holds transformer.h.{i}/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 4: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world4 = 85840896;  // bytes into shards of f32; transformer_H_f32_shardFirst_world4 + Transformer_HLen * transformer_H_shardsF32Stride_world4; shard
-constexpr long long head_f32_gradientShardOffset_world4 = 85840896;  // bytes into gradient shards of f32; transformer_H_f32_gradientShardFirst_world4 + Transformer_HLen * transformer_H_gradientShardsF32Stride_world4; gradients
-constexpr long long head_f32_gatheredBytes_world4 = 6144;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world4 = slotStartWorld4(head_position % maxLive) + head_f32_blockOffset_world4;
-static_assert(head_f32_shardOffset_world4 == transformer_H_f32_shardFirst_world4 + Transformer_HLen * transformer_H_shardsF32Stride_world4,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gradientShardOffset_world4 == transformer_H_f32_gradientShardFirst_world4 + Transformer_HLen * transformer_H_gradientShardsF32Stride_world4,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gatheredBytes_world4 == world4 * head_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld4(head_position % maxLive) >= head_f32_blockOffset_world4 + head_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 4: where a rank has bucket shared/transformer.wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Transformer_Wte_shardOffset_world4 = 85842432;  // bytes into shards of f32; head_f32_shardOffset_world4 + head_f32_shard_world4 * 4; shard
-constexpr long long embed_shared_Transformer_Wte_gradientShardOffset_world4 = 85842432;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world4 + head_f32_shard_world4 * 4; gradients
-constexpr long long embed_shared_Transformer_Wte_gatheredBytes_world4 = 154389504;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Transformer_Wte_slotOffset_world4 = 56702976;  // bytes into the arena of slots, of its gathered copy; slotStartWorld4(maxLive); gather
-static_assert(embed_shared_Transformer_Wte_shardOffset_world4 == head_f32_shardOffset_world4 + head_f32_shard_world4 * 4,
-              "shard: the shard of shared/transformer.wte.weight starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_gradientShardOffset_world4 == head_f32_gradientShardOffset_world4 + head_f32_shard_world4 * 4,
-              "gradients: the gradient shard of shared/transformer.wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_gatheredBytes_world4 == world4 * embed_shared_Transformer_Wte_shard_world4 * 4,
-              "topology.world: the gathered copy of shared/transformer.wte.weight is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_slotOffset_world4 == slotStartWorld4(maxLive),
-              "gather: the slot of shared/transformer.wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 4: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld4.
-constexpr long long embed_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of embed/f32; its start; gradients.slots
-constexpr long long embed_gradientOffset_embed_shared_Transformer_Wte_world4 = 3145728;  // bytes into a gradient buffer, of shared/transformer.wte.weight; embed_f32_gradientOffset_world4 + embed_f32_gatheredBytes_world4; gradients.slots
-constexpr long long embed_gradientBytes_world4 = 157535232;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Transformer_Wte_world4 + embed_shared_Transformer_Wte_gatheredBytes_world4; gradients.slots
-constexpr long long transformer_H_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of transformer.h.{i}/f32; its start; gradients.slots
-constexpr long long transformer_H_gradientBytes_world4 = 28351488;  // bytes of all gradients of a block transformer.h.{i}; transformer_H_f32_gradientOffset_world4 + transformer_H_f32_gatheredBytes_world4; gradients.slots
-constexpr long long head_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Transformer_Wte_world4 = 6144;  // bytes into a gradient buffer, of shared/transformer.wte.weight; head_f32_gradientOffset_world4 + head_f32_gatheredBytes_world4; gradients.slots
-constexpr long long head_gradientBytes_world4 = 154395648;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Transformer_Wte_world4 + embed_shared_Transformer_Wte_gatheredBytes_world4; gradients.slots
-constexpr long long gradientBufferBytesWorld4 = 157535232;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of embed/f32 in block embed starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_gradientOffset_embed_shared_Transformer_Wte_world4 == embed_f32_gradientOffset_world4 + embed_f32_gatheredBytes_world4,
-              "gradients.slots: the gradient of shared/transformer.wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_gradientBytes_world4 == embed_gradientOffset_embed_shared_Transformer_Wte_world4 + embed_shared_Transformer_Wte_gatheredBytes_world4,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of transformer.h.{i}/f32 in block transformer.h.{i} starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_gradientBytes_world4 == transformer_H_f32_gradientOffset_world4 + transformer_H_f32_gatheredBytes_world4,
-              "gradients.slots: the gradients of block transformer.h.{i} end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_gradientOffset_embed_shared_Transformer_Wte_world4 == head_f32_gradientOffset_world4 + head_f32_gatheredBytes_world4,
-              "gradients.slots: the gradient of shared/transformer.wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_gradientBytes_world4 == head_gradientOffset_embed_shared_Transformer_Wte_world4 + embed_shared_Transformer_Wte_gatheredBytes_world4,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientBufferBytesWorld4 == larger(larger(larger(0, embed_gradientBytes_world4), transformer_H_gradientBytes_world4), head_gradientBytes_world4),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 4: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld4 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld4 = 38597376;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld4 = 37888;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld4 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(wireShardBytesWorld4 == roundUp(larger(larger(larger(larger(0, embed_f32_shard_world4 * 4), transformer_H_f32_shard_world4 * 4), head_f32_shard_world4 * 4), embed_shared_Transformer_Wte_shard_world4 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 4: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld4 = 124439808;  // bytes of the arena of shards of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld4 = 124439808;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld4 = 211092480;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld4 = 315070464;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld4 = 38597376;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld4 = 38144;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld4 == embed_shared_Transformer_Wte_shardOffset_world4 + embed_shared_Transformer_Wte_shard_world4 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientShardsF32BytesWorld4 == embed_shared_Transformer_Wte_gradientShardOffset_world4 + embed_shared_Transformer_Wte_shard_world4 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotsBytesWorld4 == embed_shared_Transformer_Wte_slotOffset_world4 + embed_shared_Transformer_Wte_gatheredBytes_world4,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientBuffersBytesWorld4 == gradientSlots * gradientBufferBytesWorld4,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(stagingBytesWorld4 == wireFullBytesWorld4 + wireShardBytesWorld4,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(scratchBytesWorld4 == partialsStart + partialsBytesWorld4,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(peakBytesWorld4 == shardsF32BytesWorld4 + gradientShardsF32BytesWorld4 + slotsBytesWorld4 + gradientBuffersBytesWorld4 + stagingBytesWorld4 + scratchBytesWorld4,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 4: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld4(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld4});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld4});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld4});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld4});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld4});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld4});
-}
-template <class Visit>
-void eachBucketWorld4(Visit visit) {
-  visit(BucketPlace{"embed/f32", 0, embed_f32_shard_world4, embed_f32_shardOffset_world4, -1, -1, -1, embed_f32_gradientShardOffset_world4, embed_f32_slotOffset_world4, embed_f32_gatheredBytes_world4});
-  for (long long i = 0; i < Transformer_HLen; i++) {
-    visit(BucketPlace{"transformer.h.{i}/f32", i, transformer_H_f32_shard_world4, transformer_H_f32_shardOffset_world4(i), -1, -1, -1, transformer_H_f32_gradientShardOffset_world4(i), transformer_H_f32_slotOffset_world4(i), transformer_H_f32_gatheredBytes_world4});
-  }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world4, head_f32_shardOffset_world4, -1, -1, -1, head_f32_gradientShardOffset_world4, head_f32_slotOffset_world4, head_f32_gatheredBytes_world4});
-  visit(BucketPlace{"shared/transformer.wte.weight", 0, embed_shared_Transformer_Wte_shard_world4, embed_shared_Transformer_Wte_shardOffset_world4, -1, -1, -1, embed_shared_Transformer_Wte_gradientShardOffset_world4, embed_shared_Transformer_Wte_slotOffset_world4, embed_shared_Transformer_Wte_gatheredBytes_world4});
-}
-template <class Visit>
-void eachGradientWorld4(Visit visit) {
-  visit(GradientPlace{"embed", 0, "embed/f32", embed_f32_gradientOffset_world4, embed_f32_gatheredBytes_world4});
-  visit(GradientPlace{"embed", 0, "shared/transformer.wte.weight", embed_gradientOffset_embed_shared_Transformer_Wte_world4, embed_shared_Transformer_Wte_gatheredBytes_world4});
-  for (long long i = 0; i < Transformer_HLen; i++) {
-    visit(GradientPlace{"transformer.h.{i}", i, "transformer.h.{i}/f32", transformer_H_f32_gradientOffset_world4, transformer_H_f32_gatheredBytes_world4});
-  }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world4, head_f32_gatheredBytes_world4});
-  visit(GradientPlace{"head", 0, "shared/transformer.wte.weight", head_gradientOffset_embed_shared_Transformer_Wte_world4, embed_shared_Transformer_Wte_gatheredBytes_world4});
-}
-
-// World 8: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld8 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld8 = 28352512;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld8 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld8(long long) { return slotRun0BytesWorld8; }
-SHARDGEN_FUNCTION long long slotStartWorld8(long long slot) { return slotRun0StartWorld8 + (slot - slotRun0FirstWorld8) * slotRun0BytesWorld8; }
-static_assert(slotRun0FirstWorld8 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotRun0StartWorld8 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 8: where a rank has bucket embed/f32, in bytes from the start of an arena.
-constexpr long long embed_f32_shardOffset_world8 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long embed_f32_gradientShardOffset_world8 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long embed_f32_gatheredBytes_world8 = 3145728;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_f32_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_f32_slotOffset_world8 = slotStartWorld8(embed_position % maxLive) + embed_f32_blockOffset_world8;
-static_assert(embed_f32_shardOffset_world8 == 0,
-              "shard: the shard of embed/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_gradientShardOffset_world8 == 0,
-              "gradients: the gradient shard of embed/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_gatheredBytes_world8 == world8 * embed_f32_shard_world8 * 4,
-              "topology.world: the gathered copy of embed/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_f32_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of embed/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld8(embed_position % maxLive) >= embed_f32_blockOffset_world8 + embed_f32_gatheredBytes_world8,
-              "gather.max_live: the slot of block embed holds embed/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 8: bytes from one instance of transformer.h.{i} to the next.
-constexpr long long transformer_H_shardsF32Stride_world8 = 3544064;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long transformer_H_gradientShardsF32Stride_world8 = 3544064;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-static_assert(transformer_H_shardsF32Stride_world8 == transformer_H_f32_shard_world8 * 4,
-              "blocks.repeat: an instance of transformer.h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_gradientShardsF32Stride_world8 == transformer_H_f32_shard_world8 * 4,
-              "blocks.repeat: an instance of transformer.h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 8: where a rank has bucket transformer.h.{i}/f32, in bytes from the start of an arena.
-constexpr long long transformer_H_f32_shardFirst_world8 = 393216;  // bytes into shards of f32; embed_f32_shardOffset_world8 + embed_f32_shard_world8 * 4; shard
-constexpr long long transformer_H_f32_gradientShardFirst_world8 = 393216;  // bytes into gradient shards of f32; embed_f32_gradientShardOffset_world8 + embed_f32_shard_world8 * 4; gradients
-constexpr long long transformer_H_f32_gatheredBytes_world8 = 28352512;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long transformer_H_f32_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long transformer_H_f32_shardOffset_world8(long long i) { return transformer_H_f32_shardFirst_world8 + i * transformer_H_shardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long transformer_H_f32_gradientShardOffset_world8(long long i) { return transformer_H_f32_gradientShardFirst_world8 + i * transformer_H_gradientShardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long transformer_H_f32_slotOffset_world8(long long i) { return slotStartWorld8((transformer_H_position + i) % maxLive) + transformer_H_f32_blockOffset_world8; }
-static_assert(transformer_H_f32_shardFirst_world8 == embed_f32_shardOffset_world8 + embed_f32_shard_world8 * 4,
-              "shard: the shard of transformer.h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gradientShardFirst_world8 == embed_f32_gradientShardOffset_world8 + embed_f32_shard_world8 * 4,
-              "gradients: the gradient shard of transformer.h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gatheredBytes_world8 == world8 * transformer_H_f32_shard_world8 * 4,
-              "topology.world: the gathered copy of transformer.h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of transformer.h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld8(transformer_H_position % maxLive) >= transformer_H_f32_blockOffset_world8 + transformer_H_f32_gatheredBytes_world8,
-              "gather.max_live: the slot of block transformer.h.{i} holds transformer.h.{i}/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 8: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world8 = 42921984;  // bytes into shards of f32; transformer_H_f32_shardFirst_world8 + Transformer_HLen * transformer_H_shardsF32Stride_world8; shard
-constexpr long long head_f32_gradientShardOffset_world8 = 42921984;  // bytes into gradient shards of f32; transformer_H_f32_gradientShardFirst_world8 + Transformer_HLen * transformer_H_gradientShardsF32Stride_world8; gradients
-constexpr long long head_f32_gatheredBytes_world8 = 6144;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world8 = slotStartWorld8(head_position % maxLive) + head_f32_blockOffset_world8;
-static_assert(head_f32_shardOffset_world8 == transformer_H_f32_shardFirst_world8 + Transformer_HLen * transformer_H_shardsF32Stride_world8,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gradientShardOffset_world8 == transformer_H_f32_gradientShardFirst_world8 + Transformer_HLen * transformer_H_gradientShardsF32Stride_world8,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gatheredBytes_world8 == world8 * head_f32_shard_world8 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotBytesWorld8(head_position % maxLive) >= head_f32_blockOffset_world8 + head_f32_gatheredBytes_world8,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 8: where a rank has bucket shared/transformer.wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Transformer_Wte_shardOffset_world8 = 42922752;  // bytes into shards of f32; head_f32_shardOffset_world8 + head_f32_shard_world8 * 4; shard
-constexpr long long embed_shared_Transformer_Wte_gradientShardOffset_world8 = 42922752;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world8 + head_f32_shard_world8 * 4; gradients
-constexpr long long embed_shared_Transformer_Wte_gatheredBytes_world8 = 154390528;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Transformer_Wte_slotOffset_world8 = 56705024;  // bytes into the arena of slots, of its gathered copy; slotStartWorld8(maxLive); gather
-static_assert(embed_shared_Transformer_Wte_shardOffset_world8 == head_f32_shardOffset_world8 + head_f32_shard_world8 * 4,
-              "shard: the shard of shared/transformer.wte.weight starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_gradientShardOffset_world8 == head_f32_gradientShardOffset_world8 + head_f32_shard_world8 * 4,
-              "gradients: the gradient shard of shared/transformer.wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_gatheredBytes_world8 == world8 * embed_shared_Transformer_Wte_shard_world8 * 4,
-              "topology.world: the gathered copy of shared/transformer.wte.weight is the shards of all ranks; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_shared_Transformer_Wte_slotOffset_world8 == slotStartWorld8(maxLive),
-              "gather: the slot of shared/transformer.wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 8: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld8.
-constexpr long long embed_f32_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of embed/f32; its start; gradients.slots
-constexpr long long embed_gradientOffset_embed_shared_Transformer_Wte_world8 = 3145728;  // bytes into a gradient buffer, of shared/transformer.wte.weight; embed_f32_gradientOffset_world8 + embed_f32_gatheredBytes_world8; gradients.slots
-constexpr long long embed_gradientBytes_world8 = 157536256;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Transformer_Wte_world8 + embed_shared_Transformer_Wte_gatheredBytes_world8; gradients.slots
-constexpr long long transformer_H_f32_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of transformer.h.{i}/f32; its start; gradients.slots
-constexpr long long transformer_H_gradientBytes_world8 = 28352512;  // bytes of all gradients of a block transformer.h.{i}; transformer_H_f32_gradientOffset_world8 + transformer_H_f32_gatheredBytes_world8; gradients.slots
-constexpr long long head_f32_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Transformer_Wte_world8 = 6144;  // bytes into a gradient buffer, of shared/transformer.wte.weight; head_f32_gradientOffset_world8 + head_f32_gatheredBytes_world8; gradients.slots
-constexpr long long head_gradientBytes_world8 = 154396672;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Transformer_Wte_world8 + embed_shared_Transformer_Wte_gatheredBytes_world8; gradients.slots
-constexpr long long gradientBufferBytesWorld8 = 157536256;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_f32_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of embed/f32 in block embed starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_gradientOffset_embed_shared_Transformer_Wte_world8 == embed_f32_gradientOffset_world8 + embed_f32_gatheredBytes_world8,
-              "gradients.slots: the gradient of shared/transformer.wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(embed_gradientBytes_world8 == embed_gradientOffset_embed_shared_Transformer_Wte_world8 + embed_shared_Transformer_Wte_gatheredBytes_world8,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_f32_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of transformer.h.{i}/f32 in block transformer.h.{i} starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(transformer_H_gradientBytes_world8 == transformer_H_f32_gradientOffset_world8 + transformer_H_f32_gatheredBytes_world8,
-              "gradients.slots: the gradients of block transformer.h.{i} end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_f32_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_gradientOffset_embed_shared_Transformer_Wte_world8 == head_f32_gradientOffset_world8 + head_f32_gatheredBytes_world8,
-              "gradients.slots: the gradient of shared/transformer.wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(head_gradientBytes_world8 == head_gradientOffset_embed_shared_Transformer_Wte_world8 + embed_shared_Transformer_Wte_gatheredBytes_world8,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientBufferBytesWorld8 == larger(larger(larger(0, embed_gradientBytes_world8), transformer_H_gradientBytes_world8), head_gradientBytes_world8),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 8: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld8 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld8 = 19298816;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld8 = 18944;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld8 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(wireShardBytesWorld8 == roundUp(larger(larger(larger(larger(0, embed_f32_shard_world8 * 4), transformer_H_f32_shard_world8 * 4), head_f32_shard_world8 * 4), embed_shared_Transformer_Wte_shard_world8 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 8: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld8 = 62221568;  // bytes of the arena of shards of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld8 = 62221568;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld8 = 211095552;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld8 = 315072512;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld8 = 19298816;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld8 = 19200;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld8 == embed_shared_Transformer_Wte_shardOffset_world8 + embed_shared_Transformer_Wte_shard_world8 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientShardsF32BytesWorld8 == embed_shared_Transformer_Wte_gradientShardOffset_world8 + embed_shared_Transformer_Wte_shard_world8 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(slotsBytesWorld8 == embed_shared_Transformer_Wte_slotOffset_world8 + embed_shared_Transformer_Wte_gatheredBytes_world8,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(gradientBuffersBytesWorld8 == gradientSlots * gradientBufferBytesWorld8,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(stagingBytesWorld8 == wireFullBytesWorld8 + wireShardBytesWorld8,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(scratchBytesWorld8 == partialsStart + partialsBytesWorld8,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate gpt2.yaml");
-static_assert(peakBytesWorld8 == shardsF32BytesWorld8 + gradientShardsF32BytesWorld8 + slotsBytesWorld8 + gradientBuffersBytesWorld8 + stagingBytesWorld8 + scratchBytesWorld8,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate gpt2.yaml");
-
-// World 8: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld8(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld8});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld8});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld8});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld8});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld8});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld8});
-}
-template <class Visit>
-void eachBucketWorld8(Visit visit) {
-  visit(BucketPlace{"embed/f32", 0, embed_f32_shard_world8, embed_f32_shardOffset_world8, -1, -1, -1, embed_f32_gradientShardOffset_world8, embed_f32_slotOffset_world8, embed_f32_gatheredBytes_world8});
-  for (long long i = 0; i < Transformer_HLen; i++) {
-    visit(BucketPlace{"transformer.h.{i}/f32", i, transformer_H_f32_shard_world8, transformer_H_f32_shardOffset_world8(i), -1, -1, -1, transformer_H_f32_gradientShardOffset_world8(i), transformer_H_f32_slotOffset_world8(i), transformer_H_f32_gatheredBytes_world8});
-  }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world8, head_f32_shardOffset_world8, -1, -1, -1, head_f32_gradientShardOffset_world8, head_f32_slotOffset_world8, head_f32_gatheredBytes_world8});
-  visit(BucketPlace{"shared/transformer.wte.weight", 0, embed_shared_Transformer_Wte_shard_world8, embed_shared_Transformer_Wte_shardOffset_world8, -1, -1, -1, embed_shared_Transformer_Wte_gradientShardOffset_world8, embed_shared_Transformer_Wte_slotOffset_world8, embed_shared_Transformer_Wte_gatheredBytes_world8});
-}
-template <class Visit>
-void eachGradientWorld8(Visit visit) {
-  visit(GradientPlace{"embed", 0, "embed/f32", embed_f32_gradientOffset_world8, embed_f32_gatheredBytes_world8});
-  visit(GradientPlace{"embed", 0, "shared/transformer.wte.weight", embed_gradientOffset_embed_shared_Transformer_Wte_world8, embed_shared_Transformer_Wte_gatheredBytes_world8});
-  for (long long i = 0; i < Transformer_HLen; i++) {
-    visit(GradientPlace{"transformer.h.{i}", i, "transformer.h.{i}/f32", transformer_H_f32_gradientOffset_world8, transformer_H_f32_gatheredBytes_world8});
-  }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world8, head_f32_gatheredBytes_world8});
-  visit(GradientPlace{"head", 0, "shared/transformer.wte.weight", head_gradientOffset_embed_shared_Transformer_Wte_world8, embed_shared_Transformer_Wte_gatheredBytes_world8});
-}
+// Every rule, at every world size.
+static_assert(World<1>::world == 1 && World<2>::world == 2 && World<3>::world == 3 && World<4>::world == 4 && World<8>::world == 8,
+              "topology.world: the world sizes are those of the spec" SHARDGEN_FIX);
 
 }  // namespace shardgen::models::gpt2
+#undef SHARDGEN_FIX

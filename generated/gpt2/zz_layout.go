@@ -16,337 +16,311 @@ import (
 // `go tool shardgen generate gpt2.yaml`.
 const _ = abi.RunShardgenGenerate_Version1
 
+// Behind constants stand rules that the compiler checks: uint64(x - y) is a constant
+// only where x >= y, and -uint64(x - y) only where x == y. A line that does not
+// compile is a rule that the constants break: they were edited by hand, or merged
+// from two versions. Fix: run `go tool shardgen generate gpt2.yaml`.
+
 // The blocks transformer.h.{i}: i = 0..11.
 const (
-	Transformer_HFirst = 0
-	Transformer_HLen   = 12
-	// the last index is First + Len - 1; if not, generate again
+	Transformer_HFirst = 0  // the first index; blocks.repeat
+	Transformer_HLen   = 12 // blocks; blocks.repeat
+
+	// blocks.repeat: the last index of transformer.h.{i} is First + Len - 1; if not, generate again
 	_ = -uint64(Transformer_HFirst + Transformer_HLen - 1 - 11)
 )
 
 // What holds for all buckets.
 const (
-	alignBytes    int64 = 256 // bytes; every payload and every start in a bucket is a multiple of it
-	maxLive       int64 = 2   // gather slots; the block at position p uses slot p mod maxLive
-	prefetch      int64 = 1   // blocks gathered ahead of the trainer
-	gradientSlots int64 = 2   // full-size gradient buffers
+	alignBytes    int64 = 256 // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
+	maxLive       int64 = 2   // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
+	prefetch      int64 = 1   // blocks gathered ahead of the trainer; gather.prefetch
+	gradientSlots int64 = 2   // full-size gradient buffers; gradients.slots
 
-	world1          int64 = 1          // ranks
-	restBytesWorld1 int64 = 995518464  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 1676221952 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world2          int64 = 2          // ranks
-	restBytesWorld2 int64 = 497759232  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld2 int64 = 1101192704 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world3          int64 = 3         // ranks
-	restBytesWorld3 int64 = 331839488 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld3 int64 = 909516288 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world4          int64 = 4         // ranks
-	restBytesWorld4 int64 = 248879616 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld4 int64 = 813678080 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world8          int64 = 8         // ranks
-	restBytesWorld8 int64 = 124443136 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld8 int64 = 669929216 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-)
-
-// What the compiler checks. uint64(x - y) is a constant only where x >= y, and
-// -uint64(x - y) only where x == y. A line that does not compile is a rule that
-// the constants break: they were edited by hand, or merged from two versions. Fix:
-// run `go tool shardgen generate gpt2.yaml`.
-const (
-	// max_live >= 1 + prefetch: the blocks gathered ahead need slots besides the one in use; if not, generate again
+	// shard.align_bytes: 16 or more, because kernels use 16-byte accesses; if not, generate again
+	_ = uint64(alignBytes - 16)
+	// shard.align_bytes: a power of two, 65536 at most; if not, generate again
+	_ = -uint64(65536%alignBytes - 0)
+	// gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, generate again
 	_ = uint64(maxLive - (1 + prefetch))
-	// a backward pass needs a gradient buffer; if not, generate again
+	// gradients.slots: a backward pass needs a gradient buffer; if not, generate again
 	_ = uint64(gradientSlots - 1)
-	// the constant's name says its world size; if not, generate again
+)
+
+// The world sizes.
+const (
+	world1 int64 = 1 // ranks; topology.world
+	world2 int64 = 2 // ranks; topology.world
+	world3 int64 = 3 // ranks; topology.world
+	world4 int64 = 4 // ranks; topology.world
+	world8 int64 = 8 // ranks; topology.world
+
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world1 - 1)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld1 - restBytesWorld1)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world2 - 2)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld2 - restBytesWorld2)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world3 - 3)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld3 - restBytesWorld3)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world4 - 4)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld4 - restBytesWorld4)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world8 - 8)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld8 - restBytesWorld8)
 )
 
-// Bucket embed/f32, trainable: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket embed/f32, trainable: 4 bytes an element.
 const (
-	embed_f32_unit int64 = 64 // elements; alignBytes/4
+	embed_f32_unit              int64 = 64     // elements; alignBytes / 4; shard.align_bytes
+	embed_numel_Transformer_Wpe int64 = 786432 // elements of transformer.wpe.weight; 1024 * 768; blocks.params.shape
+	embed_start_Transformer_Wpe int64 = 0      // elements; 0; blocks.params
+	embed_f32_end               int64 = 786432 // elements; roundUp(embed_start_Transformer_Wpe + embed_numel_Transformer_Wpe, embed_f32_unit); blocks.params
 
-	embed_numel_Transformer_Wpe int64 = 786432 // elements of transformer.wpe.weight; 1024*768
-	embed_start_Transformer_Wpe int64 = 0      // elements; the bucket's start
-
-	embed_f32_end          int64 = 786432 // elements; roundup(embed_start_Transformer_Wpe + embed_numel_Transformer_Wpe, unit)
-	embed_f32_shard_world1 int64 = 786432 // elements of each rank; roundup(ceil(end/1), unit)
-	embed_f32_shard_world2 int64 = 393216 // elements of each rank; roundup(ceil(end/2), unit)
-	embed_f32_shard_world3 int64 = 262144 // elements of each rank; roundup(ceil(end/3), unit)
-	embed_f32_shard_world4 int64 = 196608 // elements of each rank; roundup(ceil(end/4), unit)
-	embed_f32_shard_world8 int64 = 98304  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket embed/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of embed/f32 is align_bytes long; if not, generate again
 	_ = -uint64(embed_f32_unit*4 - alignBytes)
-	// numel of transformer.wpe.weight is the product of its shape, [1024, 768]; if not, generate again
+	// blocks.params.shape: numel of transformer.wpe.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(embed_numel_Transformer_Wpe - 1024*768)
-	// transformer.wpe.weight starts the bucket; if not, generate again
+	// blocks.params: transformer.wpe.weight starts the bucket; if not, generate again
 	_ = -uint64(embed_start_Transformer_Wpe - 0)
-	// the bucket ends where transformer.wpe.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket embed/f32 ends where transformer.wpe.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(embed_f32_end - (embed_start_Transformer_Wpe+embed_numel_Transformer_Wpe+embed_f32_unit-1)/embed_f32_unit*embed_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(embed_f32_shard_world1 - (embed_f32_end/embed_f32_unit+world1-1)/world1*embed_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(embed_f32_shard_world2 - (embed_f32_end/embed_f32_unit+world2-1)/world2*embed_f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(embed_f32_shard_world3 - (embed_f32_end/embed_f32_unit+world3-1)/world3*embed_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(embed_f32_shard_world4 - (embed_f32_end/embed_f32_unit+world4-1)/world4*embed_f32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(embed_f32_shard_world8 - (embed_f32_end/embed_f32_unit+world8-1)/world8*embed_f32_unit)
 )
 
-// Bucket transformer.h.{i}/f32, trainable: 12 parameters of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket transformer.h.{i}/f32, trainable: 4 bytes an element.
 const (
-	transformer_H_f32_unit int64 = 64 // elements; alignBytes/4
+	transformer_H_f32_unit              int64 = 64      // elements; alignBytes / 4; shard.align_bytes
+	transformer_H_numel_Ln_1            int64 = 768     // elements of transformer.h.{i}.ln_1.weight; 768; blocks.params.shape
+	transformer_H_start_Ln_1            int64 = 0       // elements; 0; blocks.params
+	transformer_H_numel_Ln_1_Bias       int64 = 768     // elements of transformer.h.{i}.ln_1.bias; 768; blocks.params.shape
+	transformer_H_start_Ln_1_Bias       int64 = 768     // elements; roundUp(transformer_H_start_Ln_1 + transformer_H_numel_Ln_1, transformer_H_f32_unit); blocks.params
+	transformer_H_numel_Attn_CAttn      int64 = 1769472 // elements of transformer.h.{i}.attn.c_attn.weight; 768 * 2304; blocks.params.shape
+	transformer_H_start_Attn_CAttn      int64 = 1536    // elements; roundUp(transformer_H_start_Ln_1_Bias + transformer_H_numel_Ln_1_Bias, transformer_H_f32_unit); blocks.params
+	transformer_H_numel_Attn_CAttn_Bias int64 = 2304    // elements of transformer.h.{i}.attn.c_attn.bias; 2304; blocks.params.shape
+	transformer_H_start_Attn_CAttn_Bias int64 = 1771008 // elements; roundUp(transformer_H_start_Attn_CAttn + transformer_H_numel_Attn_CAttn, transformer_H_f32_unit); blocks.params
+	transformer_H_numel_Attn_CProj      int64 = 589824  // elements of transformer.h.{i}.attn.c_proj.weight; 768 * 768; blocks.params.shape
+	transformer_H_start_Attn_CProj      int64 = 1773312 // elements; roundUp(transformer_H_start_Attn_CAttn_Bias + transformer_H_numel_Attn_CAttn_Bias, transformer_H_f32_unit); blocks.params
+	transformer_H_numel_Attn_CProj_Bias int64 = 768     // elements of transformer.h.{i}.attn.c_proj.bias; 768; blocks.params.shape
+	transformer_H_start_Attn_CProj_Bias int64 = 2363136 // elements; roundUp(transformer_H_start_Attn_CProj + transformer_H_numel_Attn_CProj, transformer_H_f32_unit); blocks.params
+	transformer_H_numel_Ln_2            int64 = 768     // elements of transformer.h.{i}.ln_2.weight; 768; blocks.params.shape
+	transformer_H_start_Ln_2            int64 = 2363904 // elements; roundUp(transformer_H_start_Attn_CProj_Bias + transformer_H_numel_Attn_CProj_Bias, transformer_H_f32_unit); blocks.params
+	transformer_H_numel_Ln_2_Bias       int64 = 768     // elements of transformer.h.{i}.ln_2.bias; 768; blocks.params.shape
+	transformer_H_start_Ln_2_Bias       int64 = 2364672 // elements; roundUp(transformer_H_start_Ln_2 + transformer_H_numel_Ln_2, transformer_H_f32_unit); blocks.params
+	transformer_H_numel_Mlp_CFc         int64 = 2359296 // elements of transformer.h.{i}.mlp.c_fc.weight; 768 * 3072; blocks.params.shape
+	transformer_H_start_Mlp_CFc         int64 = 2365440 // elements; roundUp(transformer_H_start_Ln_2_Bias + transformer_H_numel_Ln_2_Bias, transformer_H_f32_unit); blocks.params
+	transformer_H_numel_Mlp_CFc_Bias    int64 = 3072    // elements of transformer.h.{i}.mlp.c_fc.bias; 3072; blocks.params.shape
+	transformer_H_start_Mlp_CFc_Bias    int64 = 4724736 // elements; roundUp(transformer_H_start_Mlp_CFc + transformer_H_numel_Mlp_CFc, transformer_H_f32_unit); blocks.params
+	transformer_H_numel_Mlp_CProj       int64 = 2359296 // elements of transformer.h.{i}.mlp.c_proj.weight; 3072 * 768; blocks.params.shape
+	transformer_H_start_Mlp_CProj       int64 = 4727808 // elements; roundUp(transformer_H_start_Mlp_CFc_Bias + transformer_H_numel_Mlp_CFc_Bias, transformer_H_f32_unit); blocks.params
+	transformer_H_numel_Mlp_CProj_Bias  int64 = 768     // elements of transformer.h.{i}.mlp.c_proj.bias; 768; blocks.params.shape
+	transformer_H_start_Mlp_CProj_Bias  int64 = 7087104 // elements; roundUp(transformer_H_start_Mlp_CProj + transformer_H_numel_Mlp_CProj, transformer_H_f32_unit); blocks.params
+	transformer_H_f32_end               int64 = 7087872 // elements; roundUp(transformer_H_start_Mlp_CProj_Bias + transformer_H_numel_Mlp_CProj_Bias, transformer_H_f32_unit); blocks.params
 
-	transformer_H_numel_Ln_1 int64 = 768 // elements of transformer.h.{i}.ln_1.weight; 768
-	transformer_H_start_Ln_1 int64 = 0   // elements; the bucket's start
-
-	transformer_H_numel_Ln_1_Bias int64 = 768 // elements of transformer.h.{i}.ln_1.bias; 768
-	transformer_H_start_Ln_1_Bias int64 = 768 // elements; roundup(transformer_H_start_Ln_1 + transformer_H_numel_Ln_1, unit)
-
-	transformer_H_numel_Attn_CAttn int64 = 1769472 // elements of transformer.h.{i}.attn.c_attn.weight; 768*2304
-	transformer_H_start_Attn_CAttn int64 = 1536    // elements; roundup(transformer_H_start_Ln_1_Bias + transformer_H_numel_Ln_1_Bias, unit)
-
-	transformer_H_numel_Attn_CAttn_Bias int64 = 2304    // elements of transformer.h.{i}.attn.c_attn.bias; 2304
-	transformer_H_start_Attn_CAttn_Bias int64 = 1771008 // elements; roundup(transformer_H_start_Attn_CAttn + transformer_H_numel_Attn_CAttn, unit)
-
-	transformer_H_numel_Attn_CProj int64 = 589824  // elements of transformer.h.{i}.attn.c_proj.weight; 768*768
-	transformer_H_start_Attn_CProj int64 = 1773312 // elements; roundup(transformer_H_start_Attn_CAttn_Bias + transformer_H_numel_Attn_CAttn_Bias, unit)
-
-	transformer_H_numel_Attn_CProj_Bias int64 = 768     // elements of transformer.h.{i}.attn.c_proj.bias; 768
-	transformer_H_start_Attn_CProj_Bias int64 = 2363136 // elements; roundup(transformer_H_start_Attn_CProj + transformer_H_numel_Attn_CProj, unit)
-
-	transformer_H_numel_Ln_2 int64 = 768     // elements of transformer.h.{i}.ln_2.weight; 768
-	transformer_H_start_Ln_2 int64 = 2363904 // elements; roundup(transformer_H_start_Attn_CProj_Bias + transformer_H_numel_Attn_CProj_Bias, unit)
-
-	transformer_H_numel_Ln_2_Bias int64 = 768     // elements of transformer.h.{i}.ln_2.bias; 768
-	transformer_H_start_Ln_2_Bias int64 = 2364672 // elements; roundup(transformer_H_start_Ln_2 + transformer_H_numel_Ln_2, unit)
-
-	transformer_H_numel_Mlp_CFc int64 = 2359296 // elements of transformer.h.{i}.mlp.c_fc.weight; 768*3072
-	transformer_H_start_Mlp_CFc int64 = 2365440 // elements; roundup(transformer_H_start_Ln_2_Bias + transformer_H_numel_Ln_2_Bias, unit)
-
-	transformer_H_numel_Mlp_CFc_Bias int64 = 3072    // elements of transformer.h.{i}.mlp.c_fc.bias; 3072
-	transformer_H_start_Mlp_CFc_Bias int64 = 4724736 // elements; roundup(transformer_H_start_Mlp_CFc + transformer_H_numel_Mlp_CFc, unit)
-
-	transformer_H_numel_Mlp_CProj int64 = 2359296 // elements of transformer.h.{i}.mlp.c_proj.weight; 3072*768
-	transformer_H_start_Mlp_CProj int64 = 4727808 // elements; roundup(transformer_H_start_Mlp_CFc_Bias + transformer_H_numel_Mlp_CFc_Bias, unit)
-
-	transformer_H_numel_Mlp_CProj_Bias int64 = 768     // elements of transformer.h.{i}.mlp.c_proj.bias; 768
-	transformer_H_start_Mlp_CProj_Bias int64 = 7087104 // elements; roundup(transformer_H_start_Mlp_CProj + transformer_H_numel_Mlp_CProj, unit)
-
-	transformer_H_f32_end          int64 = 7087872 // elements; roundup(transformer_H_start_Mlp_CProj_Bias + transformer_H_numel_Mlp_CProj_Bias, unit)
-	transformer_H_f32_shard_world1 int64 = 7087872 // elements of each rank; roundup(ceil(end/1), unit)
-	transformer_H_f32_shard_world2 int64 = 3543936 // elements of each rank; roundup(ceil(end/2), unit)
-	transformer_H_f32_shard_world3 int64 = 2362624 // elements of each rank; roundup(ceil(end/3), unit)
-	transformer_H_f32_shard_world4 int64 = 1771968 // elements of each rank; roundup(ceil(end/4), unit)
-	transformer_H_f32_shard_world8 int64 = 886016  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket transformer.h.{i}/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of transformer.h.{i}/f32 is align_bytes long; if not, generate again
 	_ = -uint64(transformer_H_f32_unit*4 - alignBytes)
-	// numel of transformer.h.{i}.ln_1.weight is the product of its shape, [768]; if not, generate again
+	// blocks.params.shape: numel of transformer.h.{i}.ln_1.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(transformer_H_numel_Ln_1 - 768)
-	// transformer.h.{i}.ln_1.weight starts the bucket; if not, generate again
+	// blocks.params: transformer.h.{i}.ln_1.weight starts the bucket; if not, generate again
 	_ = -uint64(transformer_H_start_Ln_1 - 0)
-	// numel of transformer.h.{i}.ln_1.bias is the product of its shape, [768]; if not, generate again
+	// blocks.params.shape: numel of transformer.h.{i}.ln_1.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(transformer_H_numel_Ln_1_Bias - 768)
-	// transformer.h.{i}.ln_1.bias starts where transformer.h.{i}.ln_1.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: transformer.h.{i}.ln_1.bias starts where transformer.h.{i}.ln_1.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(transformer_H_start_Ln_1_Bias - (transformer_H_start_Ln_1+transformer_H_numel_Ln_1+transformer_H_f32_unit-1)/transformer_H_f32_unit*transformer_H_f32_unit)
-	// numel of transformer.h.{i}.attn.c_attn.weight is the product of its shape, [768, 2304]; if not, generate again
+	// blocks.params.shape: numel of transformer.h.{i}.attn.c_attn.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(transformer_H_numel_Attn_CAttn - 768*2304)
-	// transformer.h.{i}.attn.c_attn.weight starts where transformer.h.{i}.ln_1.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: transformer.h.{i}.attn.c_attn.weight starts where transformer.h.{i}.ln_1.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(transformer_H_start_Attn_CAttn - (transformer_H_start_Ln_1_Bias+transformer_H_numel_Ln_1_Bias+transformer_H_f32_unit-1)/transformer_H_f32_unit*transformer_H_f32_unit)
-	// numel of transformer.h.{i}.attn.c_attn.bias is the product of its shape, [2304]; if not, generate again
+	// blocks.params.shape: numel of transformer.h.{i}.attn.c_attn.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(transformer_H_numel_Attn_CAttn_Bias - 2304)
-	// transformer.h.{i}.attn.c_attn.bias starts where transformer.h.{i}.attn.c_attn.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: transformer.h.{i}.attn.c_attn.bias starts where transformer.h.{i}.attn.c_attn.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(transformer_H_start_Attn_CAttn_Bias - (transformer_H_start_Attn_CAttn+transformer_H_numel_Attn_CAttn+transformer_H_f32_unit-1)/transformer_H_f32_unit*transformer_H_f32_unit)
-	// numel of transformer.h.{i}.attn.c_proj.weight is the product of its shape, [768, 768]; if not, generate again
+	// blocks.params.shape: numel of transformer.h.{i}.attn.c_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(transformer_H_numel_Attn_CProj - 768*768)
-	// transformer.h.{i}.attn.c_proj.weight starts where transformer.h.{i}.attn.c_attn.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: transformer.h.{i}.attn.c_proj.weight starts where transformer.h.{i}.attn.c_attn.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(transformer_H_start_Attn_CProj - (transformer_H_start_Attn_CAttn_Bias+transformer_H_numel_Attn_CAttn_Bias+transformer_H_f32_unit-1)/transformer_H_f32_unit*transformer_H_f32_unit)
-	// numel of transformer.h.{i}.attn.c_proj.bias is the product of its shape, [768]; if not, generate again
+	// blocks.params.shape: numel of transformer.h.{i}.attn.c_proj.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(transformer_H_numel_Attn_CProj_Bias - 768)
-	// transformer.h.{i}.attn.c_proj.bias starts where transformer.h.{i}.attn.c_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: transformer.h.{i}.attn.c_proj.bias starts where transformer.h.{i}.attn.c_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(transformer_H_start_Attn_CProj_Bias - (transformer_H_start_Attn_CProj+transformer_H_numel_Attn_CProj+transformer_H_f32_unit-1)/transformer_H_f32_unit*transformer_H_f32_unit)
-	// numel of transformer.h.{i}.ln_2.weight is the product of its shape, [768]; if not, generate again
+	// blocks.params.shape: numel of transformer.h.{i}.ln_2.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(transformer_H_numel_Ln_2 - 768)
-	// transformer.h.{i}.ln_2.weight starts where transformer.h.{i}.attn.c_proj.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: transformer.h.{i}.ln_2.weight starts where transformer.h.{i}.attn.c_proj.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(transformer_H_start_Ln_2 - (transformer_H_start_Attn_CProj_Bias+transformer_H_numel_Attn_CProj_Bias+transformer_H_f32_unit-1)/transformer_H_f32_unit*transformer_H_f32_unit)
-	// numel of transformer.h.{i}.ln_2.bias is the product of its shape, [768]; if not, generate again
+	// blocks.params.shape: numel of transformer.h.{i}.ln_2.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(transformer_H_numel_Ln_2_Bias - 768)
-	// transformer.h.{i}.ln_2.bias starts where transformer.h.{i}.ln_2.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: transformer.h.{i}.ln_2.bias starts where transformer.h.{i}.ln_2.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(transformer_H_start_Ln_2_Bias - (transformer_H_start_Ln_2+transformer_H_numel_Ln_2+transformer_H_f32_unit-1)/transformer_H_f32_unit*transformer_H_f32_unit)
-	// numel of transformer.h.{i}.mlp.c_fc.weight is the product of its shape, [768, 3072]; if not, generate again
+	// blocks.params.shape: numel of transformer.h.{i}.mlp.c_fc.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(transformer_H_numel_Mlp_CFc - 768*3072)
-	// transformer.h.{i}.mlp.c_fc.weight starts where transformer.h.{i}.ln_2.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: transformer.h.{i}.mlp.c_fc.weight starts where transformer.h.{i}.ln_2.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(transformer_H_start_Mlp_CFc - (transformer_H_start_Ln_2_Bias+transformer_H_numel_Ln_2_Bias+transformer_H_f32_unit-1)/transformer_H_f32_unit*transformer_H_f32_unit)
-	// numel of transformer.h.{i}.mlp.c_fc.bias is the product of its shape, [3072]; if not, generate again
+	// blocks.params.shape: numel of transformer.h.{i}.mlp.c_fc.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(transformer_H_numel_Mlp_CFc_Bias - 3072)
-	// transformer.h.{i}.mlp.c_fc.bias starts where transformer.h.{i}.mlp.c_fc.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: transformer.h.{i}.mlp.c_fc.bias starts where transformer.h.{i}.mlp.c_fc.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(transformer_H_start_Mlp_CFc_Bias - (transformer_H_start_Mlp_CFc+transformer_H_numel_Mlp_CFc+transformer_H_f32_unit-1)/transformer_H_f32_unit*transformer_H_f32_unit)
-	// numel of transformer.h.{i}.mlp.c_proj.weight is the product of its shape, [3072, 768]; if not, generate again
+	// blocks.params.shape: numel of transformer.h.{i}.mlp.c_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(transformer_H_numel_Mlp_CProj - 3072*768)
-	// transformer.h.{i}.mlp.c_proj.weight starts where transformer.h.{i}.mlp.c_fc.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: transformer.h.{i}.mlp.c_proj.weight starts where transformer.h.{i}.mlp.c_fc.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(transformer_H_start_Mlp_CProj - (transformer_H_start_Mlp_CFc_Bias+transformer_H_numel_Mlp_CFc_Bias+transformer_H_f32_unit-1)/transformer_H_f32_unit*transformer_H_f32_unit)
-	// numel of transformer.h.{i}.mlp.c_proj.bias is the product of its shape, [768]; if not, generate again
+	// blocks.params.shape: numel of transformer.h.{i}.mlp.c_proj.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(transformer_H_numel_Mlp_CProj_Bias - 768)
-	// transformer.h.{i}.mlp.c_proj.bias starts where transformer.h.{i}.mlp.c_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: transformer.h.{i}.mlp.c_proj.bias starts where transformer.h.{i}.mlp.c_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(transformer_H_start_Mlp_CProj_Bias - (transformer_H_start_Mlp_CProj+transformer_H_numel_Mlp_CProj+transformer_H_f32_unit-1)/transformer_H_f32_unit*transformer_H_f32_unit)
-	// the bucket ends where transformer.h.{i}.mlp.c_proj.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket transformer.h.{i}/f32 ends where transformer.h.{i}.mlp.c_proj.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(transformer_H_f32_end - (transformer_H_start_Mlp_CProj_Bias+transformer_H_numel_Mlp_CProj_Bias+transformer_H_f32_unit-1)/transformer_H_f32_unit*transformer_H_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(transformer_H_f32_shard_world1 - (transformer_H_f32_end/transformer_H_f32_unit+world1-1)/world1*transformer_H_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(transformer_H_f32_shard_world2 - (transformer_H_f32_end/transformer_H_f32_unit+world2-1)/world2*transformer_H_f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(transformer_H_f32_shard_world3 - (transformer_H_f32_end/transformer_H_f32_unit+world3-1)/world3*transformer_H_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(transformer_H_f32_shard_world4 - (transformer_H_f32_end/transformer_H_f32_unit+world4-1)/world4*transformer_H_f32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(transformer_H_f32_shard_world8 - (transformer_H_f32_end/transformer_H_f32_unit+world8-1)/world8*transformer_H_f32_unit)
 )
 
-// Bucket head/f32, trainable: 2 parameters of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket head/f32, trainable: 4 bytes an element.
 const (
-	head_f32_unit int64 = 64 // elements; alignBytes/4
+	head_f32_unit                   int64 = 64   // elements; alignBytes / 4; shard.align_bytes
+	head_numel_Transformer_LnF      int64 = 768  // elements of transformer.ln_f.weight; 768; blocks.params.shape
+	head_start_Transformer_LnF      int64 = 0    // elements; 0; blocks.params
+	head_numel_Transformer_LnF_Bias int64 = 768  // elements of transformer.ln_f.bias; 768; blocks.params.shape
+	head_start_Transformer_LnF_Bias int64 = 768  // elements; roundUp(head_start_Transformer_LnF + head_numel_Transformer_LnF, head_f32_unit); blocks.params
+	head_f32_end                    int64 = 1536 // elements; roundUp(head_start_Transformer_LnF_Bias + head_numel_Transformer_LnF_Bias, head_f32_unit); blocks.params
 
-	head_numel_Transformer_LnF int64 = 768 // elements of transformer.ln_f.weight; 768
-	head_start_Transformer_LnF int64 = 0   // elements; the bucket's start
-
-	head_numel_Transformer_LnF_Bias int64 = 768 // elements of transformer.ln_f.bias; 768
-	head_start_Transformer_LnF_Bias int64 = 768 // elements; roundup(head_start_Transformer_LnF + head_numel_Transformer_LnF, unit)
-
-	head_f32_end          int64 = 1536 // elements; roundup(head_start_Transformer_LnF_Bias + head_numel_Transformer_LnF_Bias, unit)
-	head_f32_shard_world1 int64 = 1536 // elements of each rank; roundup(ceil(end/1), unit)
-	head_f32_shard_world2 int64 = 768  // elements of each rank; roundup(ceil(end/2), unit)
-	head_f32_shard_world3 int64 = 512  // elements of each rank; roundup(ceil(end/3), unit)
-	head_f32_shard_world4 int64 = 384  // elements of each rank; roundup(ceil(end/4), unit)
-	head_f32_shard_world8 int64 = 192  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket head/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of head/f32 is align_bytes long; if not, generate again
 	_ = -uint64(head_f32_unit*4 - alignBytes)
-	// numel of transformer.ln_f.weight is the product of its shape, [768]; if not, generate again
+	// blocks.params.shape: numel of transformer.ln_f.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(head_numel_Transformer_LnF - 768)
-	// transformer.ln_f.weight starts the bucket; if not, generate again
+	// blocks.params: transformer.ln_f.weight starts the bucket; if not, generate again
 	_ = -uint64(head_start_Transformer_LnF - 0)
-	// numel of transformer.ln_f.bias is the product of its shape, [768]; if not, generate again
+	// blocks.params.shape: numel of transformer.ln_f.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(head_numel_Transformer_LnF_Bias - 768)
-	// transformer.ln_f.bias starts where transformer.ln_f.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: transformer.ln_f.bias starts where transformer.ln_f.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(head_start_Transformer_LnF_Bias - (head_start_Transformer_LnF+head_numel_Transformer_LnF+head_f32_unit-1)/head_f32_unit*head_f32_unit)
-	// the bucket ends where transformer.ln_f.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket head/f32 ends where transformer.ln_f.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(head_f32_end - (head_start_Transformer_LnF_Bias+head_numel_Transformer_LnF_Bias+head_f32_unit-1)/head_f32_unit*head_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world1 - (head_f32_end/head_f32_unit+world1-1)/world1*head_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world2 - (head_f32_end/head_f32_unit+world2-1)/world2*head_f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world3 - (head_f32_end/head_f32_unit+world3-1)/world3*head_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world4 - (head_f32_end/head_f32_unit+world4-1)/world4*head_f32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world8 - (head_f32_end/head_f32_unit+world8-1)/world8*head_f32_unit)
 )
 
-// Bucket shared/transformer.wte.weight, trainable: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket shared/transformer.wte.weight, trainable: 4 bytes an element.
 const (
-	embed_shared_Transformer_Wte_unit int64 = 64 // elements; alignBytes/4
+	embed_shared_Transformer_Wte_unit int64 = 64       // elements; alignBytes / 4; shard.align_bytes
+	embed_numel_Transformer_Wte       int64 = 38597376 // elements of transformer.wte.weight; 50257 * 768; blocks.params.shape
+	embed_start_Transformer_Wte       int64 = 0        // elements; 0; blocks.params
+	embed_shared_Transformer_Wte_end  int64 = 38597376 // elements; roundUp(embed_start_Transformer_Wte + embed_numel_Transformer_Wte, embed_shared_Transformer_Wte_unit); blocks.params
 
-	embed_numel_Transformer_Wte int64 = 38597376 // elements of transformer.wte.weight; 50257*768
-	embed_start_Transformer_Wte int64 = 0        // elements; the bucket's start
-
-	embed_shared_Transformer_Wte_end          int64 = 38597376 // elements; roundup(embed_start_Transformer_Wte + embed_numel_Transformer_Wte, unit)
-	embed_shared_Transformer_Wte_shard_world1 int64 = 38597376 // elements of each rank; roundup(ceil(end/1), unit)
-	embed_shared_Transformer_Wte_shard_world2 int64 = 19298688 // elements of each rank; roundup(ceil(end/2), unit)
-	embed_shared_Transformer_Wte_shard_world3 int64 = 12865792 // elements of each rank; roundup(ceil(end/3), unit)
-	embed_shared_Transformer_Wte_shard_world4 int64 = 9649344  // elements of each rank; roundup(ceil(end/4), unit)
-	embed_shared_Transformer_Wte_shard_world8 int64 = 4824704  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket shared/transformer.wte.weight.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of shared/transformer.wte.weight is align_bytes long; if not, generate again
 	_ = -uint64(embed_shared_Transformer_Wte_unit*4 - alignBytes)
-	// numel of transformer.wte.weight is the product of its shape, [50257, 768]; if not, generate again
+	// blocks.params.shape: numel of transformer.wte.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(embed_numel_Transformer_Wte - 50257*768)
-	// transformer.wte.weight starts the bucket; if not, generate again
+	// blocks.params: transformer.wte.weight starts the bucket; if not, generate again
 	_ = -uint64(embed_start_Transformer_Wte - 0)
-	// the bucket ends where transformer.wte.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket shared/transformer.wte.weight ends where transformer.wte.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(embed_shared_Transformer_Wte_end - (embed_start_Transformer_Wte+embed_numel_Transformer_Wte+embed_shared_Transformer_Wte_unit-1)/embed_shared_Transformer_Wte_unit*embed_shared_Transformer_Wte_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
+)
+
+// What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+const (
+	embed_f32_shard_world1                    int64 = 786432   // elements; ceilDiv(embed_f32_end / embed_f32_unit, world1) * embed_f32_unit; topology.world
+	embed_f32_shard_world2                    int64 = 393216   // elements; ceilDiv(embed_f32_end / embed_f32_unit, world2) * embed_f32_unit; topology.world
+	embed_f32_shard_world3                    int64 = 262144   // elements; ceilDiv(embed_f32_end / embed_f32_unit, world3) * embed_f32_unit; topology.world
+	embed_f32_shard_world4                    int64 = 196608   // elements; ceilDiv(embed_f32_end / embed_f32_unit, world4) * embed_f32_unit; topology.world
+	embed_f32_shard_world8                    int64 = 98304    // elements; ceilDiv(embed_f32_end / embed_f32_unit, world8) * embed_f32_unit; topology.world
+	transformer_H_f32_shard_world1            int64 = 7087872  // elements; ceilDiv(transformer_H_f32_end / transformer_H_f32_unit, world1) * transformer_H_f32_unit; topology.world
+	transformer_H_f32_shard_world2            int64 = 3543936  // elements; ceilDiv(transformer_H_f32_end / transformer_H_f32_unit, world2) * transformer_H_f32_unit; topology.world
+	transformer_H_f32_shard_world3            int64 = 2362624  // elements; ceilDiv(transformer_H_f32_end / transformer_H_f32_unit, world3) * transformer_H_f32_unit; topology.world
+	transformer_H_f32_shard_world4            int64 = 1771968  // elements; ceilDiv(transformer_H_f32_end / transformer_H_f32_unit, world4) * transformer_H_f32_unit; topology.world
+	transformer_H_f32_shard_world8            int64 = 886016   // elements; ceilDiv(transformer_H_f32_end / transformer_H_f32_unit, world8) * transformer_H_f32_unit; topology.world
+	head_f32_shard_world1                     int64 = 1536     // elements; ceilDiv(head_f32_end / head_f32_unit, world1) * head_f32_unit; topology.world
+	head_f32_shard_world2                     int64 = 768      // elements; ceilDiv(head_f32_end / head_f32_unit, world2) * head_f32_unit; topology.world
+	head_f32_shard_world3                     int64 = 512      // elements; ceilDiv(head_f32_end / head_f32_unit, world3) * head_f32_unit; topology.world
+	head_f32_shard_world4                     int64 = 384      // elements; ceilDiv(head_f32_end / head_f32_unit, world4) * head_f32_unit; topology.world
+	head_f32_shard_world8                     int64 = 192      // elements; ceilDiv(head_f32_end / head_f32_unit, world8) * head_f32_unit; topology.world
+	embed_shared_Transformer_Wte_shard_world1 int64 = 38597376 // elements; ceilDiv(embed_shared_Transformer_Wte_end / embed_shared_Transformer_Wte_unit, world1) * embed_shared_Transformer_Wte_unit; topology.world
+	embed_shared_Transformer_Wte_shard_world2 int64 = 19298688 // elements; ceilDiv(embed_shared_Transformer_Wte_end / embed_shared_Transformer_Wte_unit, world2) * embed_shared_Transformer_Wte_unit; topology.world
+	embed_shared_Transformer_Wte_shard_world3 int64 = 12865792 // elements; ceilDiv(embed_shared_Transformer_Wte_end / embed_shared_Transformer_Wte_unit, world3) * embed_shared_Transformer_Wte_unit; topology.world
+	embed_shared_Transformer_Wte_shard_world4 int64 = 9649344  // elements; ceilDiv(embed_shared_Transformer_Wte_end / embed_shared_Transformer_Wte_unit, world4) * embed_shared_Transformer_Wte_unit; topology.world
+	embed_shared_Transformer_Wte_shard_world8 int64 = 4824704  // elements; ceilDiv(embed_shared_Transformer_Wte_end / embed_shared_Transformer_Wte_unit, world8) * embed_shared_Transformer_Wte_unit; topology.world
+
+	// topology.world: a shard of embed/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_f32_shard_world1 - (embed_f32_end/embed_f32_unit+world1-1)/world1*embed_f32_unit)
+	// topology.world: a shard of embed/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_f32_shard_world2 - (embed_f32_end/embed_f32_unit+world2-1)/world2*embed_f32_unit)
+	// topology.world: a shard of embed/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_f32_shard_world3 - (embed_f32_end/embed_f32_unit+world3-1)/world3*embed_f32_unit)
+	// topology.world: a shard of embed/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_f32_shard_world4 - (embed_f32_end/embed_f32_unit+world4-1)/world4*embed_f32_unit)
+	// topology.world: a shard of embed/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_f32_shard_world8 - (embed_f32_end/embed_f32_unit+world8-1)/world8*embed_f32_unit)
+	// topology.world: a shard of transformer.h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(transformer_H_f32_shard_world1 - (transformer_H_f32_end/transformer_H_f32_unit+world1-1)/world1*transformer_H_f32_unit)
+	// topology.world: a shard of transformer.h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(transformer_H_f32_shard_world2 - (transformer_H_f32_end/transformer_H_f32_unit+world2-1)/world2*transformer_H_f32_unit)
+	// topology.world: a shard of transformer.h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(transformer_H_f32_shard_world3 - (transformer_H_f32_end/transformer_H_f32_unit+world3-1)/world3*transformer_H_f32_unit)
+	// topology.world: a shard of transformer.h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(transformer_H_f32_shard_world4 - (transformer_H_f32_end/transformer_H_f32_unit+world4-1)/world4*transformer_H_f32_unit)
+	// topology.world: a shard of transformer.h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(transformer_H_f32_shard_world8 - (transformer_H_f32_end/transformer_H_f32_unit+world8-1)/world8*transformer_H_f32_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world1 - (head_f32_end/head_f32_unit+world1-1)/world1*head_f32_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world2 - (head_f32_end/head_f32_unit+world2-1)/world2*head_f32_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world3 - (head_f32_end/head_f32_unit+world3-1)/world3*head_f32_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world4 - (head_f32_end/head_f32_unit+world4-1)/world4*head_f32_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world8 - (head_f32_end/head_f32_unit+world8-1)/world8*head_f32_unit)
+	// topology.world: a shard of shared/transformer.wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Transformer_Wte_shard_world1 - (embed_shared_Transformer_Wte_end/embed_shared_Transformer_Wte_unit+world1-1)/world1*embed_shared_Transformer_Wte_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/transformer.wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Transformer_Wte_shard_world2 - (embed_shared_Transformer_Wte_end/embed_shared_Transformer_Wte_unit+world2-1)/world2*embed_shared_Transformer_Wte_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/transformer.wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Transformer_Wte_shard_world3 - (embed_shared_Transformer_Wte_end/embed_shared_Transformer_Wte_unit+world3-1)/world3*embed_shared_Transformer_Wte_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/transformer.wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Transformer_Wte_shard_world4 - (embed_shared_Transformer_Wte_end/embed_shared_Transformer_Wte_unit+world4-1)/world4*embed_shared_Transformer_Wte_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/transformer.wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Transformer_Wte_shard_world8 - (embed_shared_Transformer_Wte_end/embed_shared_Transformer_Wte_unit+world8-1)/world8*embed_shared_Transformer_Wte_unit)
 )
 
-// What the compiler checks of the memory: shard elements times the bytes that a rank
-// keeps for one (parameter + gradient + master + moments), for each bucket of each block.
+// The memory of a rank. What it keeps is shard elements times the bytes for one
+// (parameter, gradient, master, moments), for each bucket of each block.
 const (
-	// a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld1 - (embed_f32_shard_world1*(4+4+0+0*4) +
-		Transformer_HLen*transformer_H_f32_shard_world1*(4+4+0+0*4) +
-		head_f32_shard_world1*(4+4+0+0*4) +
-		embed_shared_Transformer_Wte_shard_world1*(4+4+0+0*4)))
-	// a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld2 - (embed_f32_shard_world2*(4+4+0+0*4) +
-		Transformer_HLen*transformer_H_f32_shard_world2*(4+4+0+0*4) +
-		head_f32_shard_world2*(4+4+0+0*4) +
-		embed_shared_Transformer_Wte_shard_world2*(4+4+0+0*4)))
-	// a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld3 - (embed_f32_shard_world3*(4+4+0+0*4) +
-		Transformer_HLen*transformer_H_f32_shard_world3*(4+4+0+0*4) +
-		head_f32_shard_world3*(4+4+0+0*4) +
-		embed_shared_Transformer_Wte_shard_world3*(4+4+0+0*4)))
-	// a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld4 - (embed_f32_shard_world4*(4+4+0+0*4) +
-		Transformer_HLen*transformer_H_f32_shard_world4*(4+4+0+0*4) +
-		head_f32_shard_world4*(4+4+0+0*4) +
-		embed_shared_Transformer_Wte_shard_world4*(4+4+0+0*4)))
-	// a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld8 - (embed_f32_shard_world8*(4+4+0+0*4) +
-		Transformer_HLen*transformer_H_f32_shard_world8*(4+4+0+0*4) +
-		head_f32_shard_world8*(4+4+0+0*4) +
-		embed_shared_Transformer_Wte_shard_world8*(4+4+0+0*4)))
+	restBytesWorld1 int64 = 995518464  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld2 int64 = 497759232  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld3 int64 = 331839488  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld4 int64 = 248879616  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld8 int64 = 124443136  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	peakBytesWorld1 int64 = 1676221952 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 1101192704 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 909516288  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 813678080  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld8 int64 = 669929216  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld1 - (embed_f32_shard_world1*(4+4) +
+		Transformer_HLen*transformer_H_f32_shard_world1*(4+4) +
+		head_f32_shard_world1*(4+4) +
+		embed_shared_Transformer_Wte_shard_world1*(4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld2 - (embed_f32_shard_world2*(4+4) +
+		Transformer_HLen*transformer_H_f32_shard_world2*(4+4) +
+		head_f32_shard_world2*(4+4) +
+		embed_shared_Transformer_Wte_shard_world2*(4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld3 - (embed_f32_shard_world3*(4+4) +
+		Transformer_HLen*transformer_H_f32_shard_world3*(4+4) +
+		head_f32_shard_world3*(4+4) +
+		embed_shared_Transformer_Wte_shard_world3*(4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld4 - (embed_f32_shard_world4*(4+4) +
+		Transformer_HLen*transformer_H_f32_shard_world4*(4+4) +
+		head_f32_shard_world4*(4+4) +
+		embed_shared_Transformer_Wte_shard_world4*(4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld8 - (embed_f32_shard_world8*(4+4) +
+		Transformer_HLen*transformer_H_f32_shard_world8*(4+4) +
+		head_f32_shard_world8*(4+4) +
+		embed_shared_Transformer_Wte_shard_world8*(4+4)))
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld1 - restBytesWorld1)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld2 - restBytesWorld2)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld3 - restBytesWorld3)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld4 - restBytesWorld4)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld8 - restBytesWorld8)
 )
 
 // kernels is zz_kernels.fatbin: what nvcc made of the CUDA source, with a record of which source
@@ -399,7 +373,7 @@ var descriptor = shard.Descriptor{
 		GradSlots:  gradientSlots,
 		Reduce:     dtype.Float32,
 		DivideBy:   0,
-		Optimizer:  layout.Optimizer{Masters: false, Moments: 0},
+		Optimizer:  layout.Optimizer{Kind: layout.NoOptimizer, Masters: false},
 		Worlds:     []int64{world1, world2, world3, world4, world8},
 		Kinds: []layout.Kind{
 			{

@@ -2,9 +2,11 @@
 //
 // How model llama-3.2-1b is sharded and where everything lies: the constants of the
 // Go package, under the same names, and the offsets that its runtime works out,
-// for C++17 and CUDA. Counts and offsets are elements where no bytes are named. A
-// static_assert that fails names a rule that the constants break: they were edited
-// by hand, or merged from two versions.
+// for C++17 and CUDA. What depends on the number of ranks is a member of World<N>:
+// World<8>::restBytes is restBytesWorld8 in Go, and World<8>::a_b is a_b_world8.
+// Counts and offsets are elements where no bytes are named. A static_assert that
+// fails names a rule that the constants break: they were edited by hand, or merged
+// from two versions.
 #pragma once
 
 #ifndef SHARDGEN_FUNCTION
@@ -14,11 +16,15 @@
 #define SHARDGEN_FUNCTION constexpr
 #endif
 #endif
+#define SHARDGEN_FIX "; if not, run go tool shardgen generate llama-3.2-1b.yaml"
 
 namespace shardgen::models::llama321b {
 
-SHARDGEN_FUNCTION long long larger(long long a, long long b) { return a > b ? a : b; }
 SHARDGEN_FUNCTION long long roundUp(long long n, long long unit) { return (n + unit - 1) / unit * unit; }
+SHARDGEN_FUNCTION long long ceilDiv(long long n, long long d) { return (n + d - 1) / d; }
+SHARDGEN_FUNCTION long long largest(long long n) { return n; }
+template <class... More>
+SHARDGEN_FUNCTION long long largest(long long a, long long b, More... more) { return largest(a > b ? a : b, more...); }
 
 // ArenaPlace is one allocation of a rank.
 struct ArenaPlace {
@@ -51,1008 +57,328 @@ struct GradientPlace {
 constexpr long long Model_LayersFirst = 0;  // the first index; blocks.repeat
 constexpr long long Model_LayersLen = 16;  // blocks; blocks.repeat
 static_assert(Model_LayersFirst + Model_LayersLen - 1 == 15,
-              "blocks.repeat of model.layers.{i}: the last index is First + Len - 1; if not, run go tool shardgen generate llama-3.2-1b.yaml");
+              "blocks.repeat: the last index of model.layers.{i} is First + Len - 1" SHARDGEN_FIX);
 
 // What holds for all buckets.
 constexpr long long alignBytes = 256;  // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
 constexpr long long maxLive = 2;  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
 constexpr long long prefetch = 1;  // blocks gathered ahead of the trainer; gather.prefetch
 constexpr long long gradientSlots = 2;  // full-size gradient buffers; gradients.slots
-constexpr long long partialsStart = 256;  // bytes into the arena of scratch, of partial sums; roundup(64, alignBytes); shard.align_bytes
-constexpr long long world1 = 1;  // ranks; topology.world
-constexpr long long restBytesWorld1 = 7414886400;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld1 = 11336562944;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world2 = 2;  // ranks; topology.world
-constexpr long long restBytesWorld2 = 3707443200;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld2 = 7103270144;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world3 = 3;  // ranks; topology.world
-constexpr long long restBytesWorld3 = 2471637504;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld3 = 5692183296;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world4 = 4;  // ranks; topology.world
-constexpr long long restBytesWorld4 = 1853721600;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld4 = 4986623744;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world8 = 8;  // ranks; topology.world
-constexpr long long restBytesWorld8 = 926860800;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld8 = 3928300544;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-static_assert(alignBytes >= 16 && (alignBytes & (alignBytes - 1)) == 0,
-              "shard.align_bytes: a power of two, 16 or more, because kernels use 16-byte accesses; if not, run go tool shardgen generate llama-3.2-1b.yaml");
+static_assert(alignBytes >= 16,
+              "shard.align_bytes: 16 or more, because kernels use 16-byte accesses" SHARDGEN_FIX);
+static_assert(65536LL % alignBytes == 0,
+              "shard.align_bytes: a power of two, 65536 at most" SHARDGEN_FIX);
 static_assert(maxLive >= 1 + prefetch,
-              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, run go tool shardgen generate llama-3.2-1b.yaml");
+              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use" SHARDGEN_FIX);
 static_assert(gradientSlots >= 1,
-              "gradients.slots: a backward pass needs a gradient buffer; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(partialsStart == roundUp(64, alignBytes),
-              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(world1 == 1,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(peakBytesWorld1 >= restBytesWorld1,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(world2 == 2,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(peakBytesWorld2 >= restBytesWorld2,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(world3 == 3,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(peakBytesWorld3 >= restBytesWorld3,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(world4 == 4,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(peakBytesWorld4 >= restBytesWorld4,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(world8 == 8,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(peakBytesWorld8 >= restBytesWorld8,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3.2-1b.yaml");
+              "gradients.slots: a backward pass needs a gradient buffer" SHARDGEN_FIX);
+
+// Bucket model.layers.{i}/bf16, trainable: 2 bytes an element.
+constexpr long long model_Layers_bf16_unit = 128;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long model_Layers_numel_SelfAttn_QProj = 4194304;  // elements of model.layers.{i}.self_attn.q_proj.weight; 2048 * 2048; blocks.params.shape
+constexpr long long model_Layers_start_SelfAttn_QProj = 0;  // elements; 0; blocks.params
+constexpr long long model_Layers_numel_SelfAttn_KProj = 1048576;  // elements of model.layers.{i}.self_attn.k_proj.weight; 512 * 2048; blocks.params.shape
+constexpr long long model_Layers_start_SelfAttn_KProj = 4194304;  // elements; roundUp(model_Layers_start_SelfAttn_QProj + model_Layers_numel_SelfAttn_QProj, model_Layers_bf16_unit); blocks.params
+constexpr long long model_Layers_numel_SelfAttn_VProj = 1048576;  // elements of model.layers.{i}.self_attn.v_proj.weight; 512 * 2048; blocks.params.shape
+constexpr long long model_Layers_start_SelfAttn_VProj = 5242880;  // elements; roundUp(model_Layers_start_SelfAttn_KProj + model_Layers_numel_SelfAttn_KProj, model_Layers_bf16_unit); blocks.params
+constexpr long long model_Layers_numel_SelfAttn_OProj = 4194304;  // elements of model.layers.{i}.self_attn.o_proj.weight; 2048 * 2048; blocks.params.shape
+constexpr long long model_Layers_start_SelfAttn_OProj = 6291456;  // elements; roundUp(model_Layers_start_SelfAttn_VProj + model_Layers_numel_SelfAttn_VProj, model_Layers_bf16_unit); blocks.params
+constexpr long long model_Layers_numel_Mlp_GateProj = 16777216;  // elements of model.layers.{i}.mlp.gate_proj.weight; 8192 * 2048; blocks.params.shape
+constexpr long long model_Layers_start_Mlp_GateProj = 10485760;  // elements; roundUp(model_Layers_start_SelfAttn_OProj + model_Layers_numel_SelfAttn_OProj, model_Layers_bf16_unit); blocks.params
+constexpr long long model_Layers_numel_Mlp_UpProj = 16777216;  // elements of model.layers.{i}.mlp.up_proj.weight; 8192 * 2048; blocks.params.shape
+constexpr long long model_Layers_start_Mlp_UpProj = 27262976;  // elements; roundUp(model_Layers_start_Mlp_GateProj + model_Layers_numel_Mlp_GateProj, model_Layers_bf16_unit); blocks.params
+constexpr long long model_Layers_numel_Mlp_DownProj = 16777216;  // elements of model.layers.{i}.mlp.down_proj.weight; 2048 * 8192; blocks.params.shape
+constexpr long long model_Layers_start_Mlp_DownProj = 44040192;  // elements; roundUp(model_Layers_start_Mlp_UpProj + model_Layers_numel_Mlp_UpProj, model_Layers_bf16_unit); blocks.params
+constexpr long long model_Layers_numel_InputLayernorm = 2048;  // elements of model.layers.{i}.input_layernorm.weight; 2048; blocks.params.shape
+constexpr long long model_Layers_start_InputLayernorm = 60817408;  // elements; roundUp(model_Layers_start_Mlp_DownProj + model_Layers_numel_Mlp_DownProj, model_Layers_bf16_unit); blocks.params
+constexpr long long model_Layers_numel_PostAttentionLayernorm = 2048;  // elements of model.layers.{i}.post_attention_layernorm.weight; 2048; blocks.params.shape
+constexpr long long model_Layers_start_PostAttentionLayernorm = 60819456;  // elements; roundUp(model_Layers_start_InputLayernorm + model_Layers_numel_InputLayernorm, model_Layers_bf16_unit); blocks.params
+constexpr long long model_Layers_bf16_end = 60821504;  // elements; roundUp(model_Layers_start_PostAttentionLayernorm + model_Layers_numel_PostAttentionLayernorm, model_Layers_bf16_unit); blocks.params
+static_assert(model_Layers_bf16_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of model.layers.{i}/bf16 is align_bytes long" SHARDGEN_FIX);
+static_assert(model_Layers_numel_SelfAttn_QProj == 2048LL * 2048,
+              "blocks.params.shape: numel of model.layers.{i}.self_attn.q_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(model_Layers_start_SelfAttn_QProj == 0,
+              "blocks.params: model.layers.{i}.self_attn.q_proj.weight starts the bucket" SHARDGEN_FIX);
+static_assert(model_Layers_numel_SelfAttn_KProj == 512LL * 2048,
+              "blocks.params.shape: numel of model.layers.{i}.self_attn.k_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(model_Layers_start_SelfAttn_KProj == roundUp(model_Layers_start_SelfAttn_QProj + model_Layers_numel_SelfAttn_QProj, model_Layers_bf16_unit),
+              "blocks.params: model.layers.{i}.self_attn.k_proj.weight starts where model.layers.{i}.self_attn.q_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(model_Layers_numel_SelfAttn_VProj == 512LL * 2048,
+              "blocks.params.shape: numel of model.layers.{i}.self_attn.v_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(model_Layers_start_SelfAttn_VProj == roundUp(model_Layers_start_SelfAttn_KProj + model_Layers_numel_SelfAttn_KProj, model_Layers_bf16_unit),
+              "blocks.params: model.layers.{i}.self_attn.v_proj.weight starts where model.layers.{i}.self_attn.k_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(model_Layers_numel_SelfAttn_OProj == 2048LL * 2048,
+              "blocks.params.shape: numel of model.layers.{i}.self_attn.o_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(model_Layers_start_SelfAttn_OProj == roundUp(model_Layers_start_SelfAttn_VProj + model_Layers_numel_SelfAttn_VProj, model_Layers_bf16_unit),
+              "blocks.params: model.layers.{i}.self_attn.o_proj.weight starts where model.layers.{i}.self_attn.v_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(model_Layers_numel_Mlp_GateProj == 8192LL * 2048,
+              "blocks.params.shape: numel of model.layers.{i}.mlp.gate_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(model_Layers_start_Mlp_GateProj == roundUp(model_Layers_start_SelfAttn_OProj + model_Layers_numel_SelfAttn_OProj, model_Layers_bf16_unit),
+              "blocks.params: model.layers.{i}.mlp.gate_proj.weight starts where model.layers.{i}.self_attn.o_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(model_Layers_numel_Mlp_UpProj == 8192LL * 2048,
+              "blocks.params.shape: numel of model.layers.{i}.mlp.up_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(model_Layers_start_Mlp_UpProj == roundUp(model_Layers_start_Mlp_GateProj + model_Layers_numel_Mlp_GateProj, model_Layers_bf16_unit),
+              "blocks.params: model.layers.{i}.mlp.up_proj.weight starts where model.layers.{i}.mlp.gate_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(model_Layers_numel_Mlp_DownProj == 2048LL * 8192,
+              "blocks.params.shape: numel of model.layers.{i}.mlp.down_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(model_Layers_start_Mlp_DownProj == roundUp(model_Layers_start_Mlp_UpProj + model_Layers_numel_Mlp_UpProj, model_Layers_bf16_unit),
+              "blocks.params: model.layers.{i}.mlp.down_proj.weight starts where model.layers.{i}.mlp.up_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(model_Layers_numel_InputLayernorm == 2048,
+              "blocks.params.shape: numel of model.layers.{i}.input_layernorm.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(model_Layers_start_InputLayernorm == roundUp(model_Layers_start_Mlp_DownProj + model_Layers_numel_Mlp_DownProj, model_Layers_bf16_unit),
+              "blocks.params: model.layers.{i}.input_layernorm.weight starts where model.layers.{i}.mlp.down_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(model_Layers_numel_PostAttentionLayernorm == 2048,
+              "blocks.params.shape: numel of model.layers.{i}.post_attention_layernorm.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(model_Layers_start_PostAttentionLayernorm == roundUp(model_Layers_start_InputLayernorm + model_Layers_numel_InputLayernorm, model_Layers_bf16_unit),
+              "blocks.params: model.layers.{i}.post_attention_layernorm.weight starts where model.layers.{i}.input_layernorm.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(model_Layers_bf16_end == roundUp(model_Layers_start_PostAttentionLayernorm + model_Layers_numel_PostAttentionLayernorm, model_Layers_bf16_unit),
+              "blocks.params: bucket model.layers.{i}/bf16 ends where model.layers.{i}.post_attention_layernorm.weight ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket head/bf16, trainable: 2 bytes an element.
+constexpr long long head_bf16_unit = 128;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long head_numel_Model_Norm = 2048;  // elements of model.norm.weight; 2048; blocks.params.shape
+constexpr long long head_start_Model_Norm = 0;  // elements; 0; blocks.params
+constexpr long long head_bf16_end = 2048;  // elements; roundUp(head_start_Model_Norm + head_numel_Model_Norm, head_bf16_unit); blocks.params
+static_assert(head_bf16_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of head/bf16 is align_bytes long" SHARDGEN_FIX);
+static_assert(head_numel_Model_Norm == 2048,
+              "blocks.params.shape: numel of model.norm.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(head_start_Model_Norm == 0,
+              "blocks.params: model.norm.weight starts the bucket" SHARDGEN_FIX);
+static_assert(head_bf16_end == roundUp(head_start_Model_Norm + head_numel_Model_Norm, head_bf16_unit),
+              "blocks.params: bucket head/bf16 ends where model.norm.weight ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket shared/model.embed_tokens.weight, trainable: 2 bytes an element.
+constexpr long long model_EmbedTokens_shared_Weight_unit = 128;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long model_EmbedTokens_numel_Weight = 262668288;  // elements of model.embed_tokens.weight; 128256 * 2048; blocks.params.shape
+constexpr long long model_EmbedTokens_start_Weight = 0;  // elements; 0; blocks.params
+constexpr long long model_EmbedTokens_shared_Weight_end = 262668288;  // elements; roundUp(model_EmbedTokens_start_Weight + model_EmbedTokens_numel_Weight, model_EmbedTokens_shared_Weight_unit); blocks.params
+static_assert(model_EmbedTokens_shared_Weight_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of shared/model.embed_tokens.weight is align_bytes long" SHARDGEN_FIX);
+static_assert(model_EmbedTokens_numel_Weight == 128256LL * 2048,
+              "blocks.params.shape: numel of model.embed_tokens.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(model_EmbedTokens_start_Weight == 0,
+              "blocks.params: model.embed_tokens.weight starts the bucket" SHARDGEN_FIX);
+static_assert(model_EmbedTokens_shared_Weight_end == roundUp(model_EmbedTokens_start_Weight + model_EmbedTokens_numel_Weight, model_EmbedTokens_shared_Weight_unit),
+              "blocks.params: bucket shared/model.embed_tokens.weight ends where model.embed_tokens.weight ends, rounded up to the unit" SHARDGEN_FIX);
 
 // The positions of blocks, those of a repeat one after another.
 constexpr long long model_EmbedTokens_position = 0;  // position of the first block model.embed_tokens; 0; blocks
 constexpr long long model_Layers_position = 1;  // position of the first block model.layers.{i}; model_EmbedTokens_position + 1; blocks
 constexpr long long head_position = 17;  // position of the first block head; model_Layers_position + Model_LayersLen; blocks
 static_assert(model_EmbedTokens_position == 0,
-              "blocks: block model.embed_tokens stands behind those before it; if not, run go tool shardgen generate llama-3.2-1b.yaml");
+              "blocks: block model.embed_tokens stands behind those before it" SHARDGEN_FIX);
 static_assert(model_Layers_position == model_EmbedTokens_position + 1,
-              "blocks: block model.layers.{i} stands behind those before it; if not, run go tool shardgen generate llama-3.2-1b.yaml");
+              "blocks: block model.layers.{i} stands behind those before it" SHARDGEN_FIX);
 static_assert(head_position == model_Layers_position + Model_LayersLen,
-              "blocks: block head stands behind those before it; if not, run go tool shardgen generate llama-3.2-1b.yaml");
+              "blocks: block head stands behind those before it" SHARDGEN_FIX);
 
-// Bucket model.layers.{i}/bf16, trainable: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long model_Layers_bf16_unit = 128;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long model_Layers_numel_SelfAttn_QProj = 4194304;  // elements; 2048*2048; shape of model.layers.{i}.self_attn.q_proj.weight in blocks.params
-constexpr long long model_Layers_start_SelfAttn_QProj = 0;  // elements; the bucket's start
-constexpr long long model_Layers_numel_SelfAttn_KProj = 1048576;  // elements; 512*2048; shape of model.layers.{i}.self_attn.k_proj.weight in blocks.params
-constexpr long long model_Layers_start_SelfAttn_KProj = 4194304;  // elements; roundup(model_Layers_start_SelfAttn_QProj + model_Layers_numel_SelfAttn_QProj, unit)
-constexpr long long model_Layers_numel_SelfAttn_VProj = 1048576;  // elements; 512*2048; shape of model.layers.{i}.self_attn.v_proj.weight in blocks.params
-constexpr long long model_Layers_start_SelfAttn_VProj = 5242880;  // elements; roundup(model_Layers_start_SelfAttn_KProj + model_Layers_numel_SelfAttn_KProj, unit)
-constexpr long long model_Layers_numel_SelfAttn_OProj = 4194304;  // elements; 2048*2048; shape of model.layers.{i}.self_attn.o_proj.weight in blocks.params
-constexpr long long model_Layers_start_SelfAttn_OProj = 6291456;  // elements; roundup(model_Layers_start_SelfAttn_VProj + model_Layers_numel_SelfAttn_VProj, unit)
-constexpr long long model_Layers_numel_Mlp_GateProj = 16777216;  // elements; 8192*2048; shape of model.layers.{i}.mlp.gate_proj.weight in blocks.params
-constexpr long long model_Layers_start_Mlp_GateProj = 10485760;  // elements; roundup(model_Layers_start_SelfAttn_OProj + model_Layers_numel_SelfAttn_OProj, unit)
-constexpr long long model_Layers_numel_Mlp_UpProj = 16777216;  // elements; 8192*2048; shape of model.layers.{i}.mlp.up_proj.weight in blocks.params
-constexpr long long model_Layers_start_Mlp_UpProj = 27262976;  // elements; roundup(model_Layers_start_Mlp_GateProj + model_Layers_numel_Mlp_GateProj, unit)
-constexpr long long model_Layers_numel_Mlp_DownProj = 16777216;  // elements; 2048*8192; shape of model.layers.{i}.mlp.down_proj.weight in blocks.params
-constexpr long long model_Layers_start_Mlp_DownProj = 44040192;  // elements; roundup(model_Layers_start_Mlp_UpProj + model_Layers_numel_Mlp_UpProj, unit)
-constexpr long long model_Layers_numel_InputLayernorm = 2048;  // elements; 2048; shape of model.layers.{i}.input_layernorm.weight in blocks.params
-constexpr long long model_Layers_start_InputLayernorm = 60817408;  // elements; roundup(model_Layers_start_Mlp_DownProj + model_Layers_numel_Mlp_DownProj, unit)
-constexpr long long model_Layers_numel_PostAttentionLayernorm = 2048;  // elements; 2048; shape of model.layers.{i}.post_attention_layernorm.weight in blocks.params
-constexpr long long model_Layers_start_PostAttentionLayernorm = 60819456;  // elements; roundup(model_Layers_start_InputLayernorm + model_Layers_numel_InputLayernorm, unit)
-constexpr long long model_Layers_bf16_end = 60821504;  // elements; roundup(model_Layers_start_PostAttentionLayernorm + model_Layers_numel_PostAttentionLayernorm, unit)
-constexpr long long model_Layers_bf16_shard_world1 = 60821504;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long model_Layers_bf16_shard_world2 = 30410752;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long model_Layers_bf16_shard_world3 = 20273920;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long model_Layers_bf16_shard_world4 = 15205376;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long model_Layers_bf16_shard_world8 = 7602688;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(model_Layers_bf16_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of model.layers.{i}/bf16 is align_bytes long; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_numel_SelfAttn_QProj == 2048LL*2048LL,
-              "shape of model.layers.{i}.self_attn.q_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_start_SelfAttn_QProj == 0,
-              "blocks.params: model.layers.{i}.self_attn.q_proj.weight starts the bucket; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_numel_SelfAttn_KProj == 512LL*2048LL,
-              "shape of model.layers.{i}.self_attn.k_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_start_SelfAttn_KProj == (model_Layers_start_SelfAttn_QProj + model_Layers_numel_SelfAttn_QProj + model_Layers_bf16_unit - 1) / model_Layers_bf16_unit * model_Layers_bf16_unit,
-              "blocks.params: model.layers.{i}.self_attn.k_proj.weight starts where model.layers.{i}.self_attn.q_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_numel_SelfAttn_VProj == 512LL*2048LL,
-              "shape of model.layers.{i}.self_attn.v_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_start_SelfAttn_VProj == (model_Layers_start_SelfAttn_KProj + model_Layers_numel_SelfAttn_KProj + model_Layers_bf16_unit - 1) / model_Layers_bf16_unit * model_Layers_bf16_unit,
-              "blocks.params: model.layers.{i}.self_attn.v_proj.weight starts where model.layers.{i}.self_attn.k_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_numel_SelfAttn_OProj == 2048LL*2048LL,
-              "shape of model.layers.{i}.self_attn.o_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_start_SelfAttn_OProj == (model_Layers_start_SelfAttn_VProj + model_Layers_numel_SelfAttn_VProj + model_Layers_bf16_unit - 1) / model_Layers_bf16_unit * model_Layers_bf16_unit,
-              "blocks.params: model.layers.{i}.self_attn.o_proj.weight starts where model.layers.{i}.self_attn.v_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_numel_Mlp_GateProj == 8192LL*2048LL,
-              "shape of model.layers.{i}.mlp.gate_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_start_Mlp_GateProj == (model_Layers_start_SelfAttn_OProj + model_Layers_numel_SelfAttn_OProj + model_Layers_bf16_unit - 1) / model_Layers_bf16_unit * model_Layers_bf16_unit,
-              "blocks.params: model.layers.{i}.mlp.gate_proj.weight starts where model.layers.{i}.self_attn.o_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_numel_Mlp_UpProj == 8192LL*2048LL,
-              "shape of model.layers.{i}.mlp.up_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_start_Mlp_UpProj == (model_Layers_start_Mlp_GateProj + model_Layers_numel_Mlp_GateProj + model_Layers_bf16_unit - 1) / model_Layers_bf16_unit * model_Layers_bf16_unit,
-              "blocks.params: model.layers.{i}.mlp.up_proj.weight starts where model.layers.{i}.mlp.gate_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_numel_Mlp_DownProj == 2048LL*8192LL,
-              "shape of model.layers.{i}.mlp.down_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_start_Mlp_DownProj == (model_Layers_start_Mlp_UpProj + model_Layers_numel_Mlp_UpProj + model_Layers_bf16_unit - 1) / model_Layers_bf16_unit * model_Layers_bf16_unit,
-              "blocks.params: model.layers.{i}.mlp.down_proj.weight starts where model.layers.{i}.mlp.up_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_numel_InputLayernorm == 2048LL,
-              "shape of model.layers.{i}.input_layernorm.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_start_InputLayernorm == (model_Layers_start_Mlp_DownProj + model_Layers_numel_Mlp_DownProj + model_Layers_bf16_unit - 1) / model_Layers_bf16_unit * model_Layers_bf16_unit,
-              "blocks.params: model.layers.{i}.input_layernorm.weight starts where model.layers.{i}.mlp.down_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_numel_PostAttentionLayernorm == 2048LL,
-              "shape of model.layers.{i}.post_attention_layernorm.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_start_PostAttentionLayernorm == (model_Layers_start_InputLayernorm + model_Layers_numel_InputLayernorm + model_Layers_bf16_unit - 1) / model_Layers_bf16_unit * model_Layers_bf16_unit,
-              "blocks.params: model.layers.{i}.post_attention_layernorm.weight starts where model.layers.{i}.input_layernorm.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_end == (model_Layers_start_PostAttentionLayernorm + model_Layers_numel_PostAttentionLayernorm + model_Layers_bf16_unit - 1) / model_Layers_bf16_unit * model_Layers_bf16_unit,
-              "blocks.params: bucket model.layers.{i}/bf16 ends where model.layers.{i}.post_attention_layernorm.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_shard_world1 == (model_Layers_bf16_end / model_Layers_bf16_unit + world1 - 1) / world1 * model_Layers_bf16_unit,
-              "topology.world: a shard of model.layers.{i}/bf16 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_shard_world2 == (model_Layers_bf16_end / model_Layers_bf16_unit + world2 - 1) / world2 * model_Layers_bf16_unit,
-              "topology.world: a shard of model.layers.{i}/bf16 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_shard_world3 == (model_Layers_bf16_end / model_Layers_bf16_unit + world3 - 1) / world3 * model_Layers_bf16_unit,
-              "topology.world: a shard of model.layers.{i}/bf16 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_shard_world4 == (model_Layers_bf16_end / model_Layers_bf16_unit + world4 - 1) / world4 * model_Layers_bf16_unit,
-              "topology.world: a shard of model.layers.{i}/bf16 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_shard_world8 == (model_Layers_bf16_end / model_Layers_bf16_unit + world8 - 1) / world8 * model_Layers_bf16_unit,
-              "topology.world: a shard of model.layers.{i}/bf16 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
+// Sums of a step.
+constexpr long long partialsStart = 256;  // bytes into the arena of scratch, of partial sums; roundUp(64, alignBytes); shard.align_bytes
+static_assert(partialsStart == roundUp(64, alignBytes),
+              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned" SHARDGEN_FIX);
 
-// Bucket head/bf16, trainable: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long head_bf16_unit = 128;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long head_numel_Model_Norm = 2048;  // elements; 2048; shape of model.norm.weight in blocks.params
-constexpr long long head_start_Model_Norm = 0;  // elements; the bucket's start
-constexpr long long head_bf16_end = 2048;  // elements; roundup(head_start_Model_Norm + head_numel_Model_Norm, unit)
-constexpr long long head_bf16_shard_world1 = 2048;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long head_bf16_shard_world2 = 1024;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long head_bf16_shard_world3 = 768;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long head_bf16_shard_world4 = 512;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long head_bf16_shard_world8 = 256;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(head_bf16_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of head/bf16 is align_bytes long; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_numel_Model_Norm == 2048LL,
-              "shape of model.norm.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_start_Model_Norm == 0,
-              "blocks.params: model.norm.weight starts the bucket; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_end == (head_start_Model_Norm + head_numel_Model_Norm + head_bf16_unit - 1) / head_bf16_unit * head_bf16_unit,
-              "blocks.params: bucket head/bf16 ends where model.norm.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_shard_world1 == (head_bf16_end / head_bf16_unit + world1 - 1) / world1 * head_bf16_unit,
-              "topology.world: a shard of head/bf16 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_shard_world2 == (head_bf16_end / head_bf16_unit + world2 - 1) / world2 * head_bf16_unit,
-              "topology.world: a shard of head/bf16 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_shard_world3 == (head_bf16_end / head_bf16_unit + world3 - 1) / world3 * head_bf16_unit,
-              "topology.world: a shard of head/bf16 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_shard_world4 == (head_bf16_end / head_bf16_unit + world4 - 1) / world4 * head_bf16_unit,
-              "topology.world: a shard of head/bf16 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_shard_world8 == (head_bf16_end / head_bf16_unit + world8 - 1) / world8 * head_bf16_unit,
-              "topology.world: a shard of head/bf16 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// Bucket shared/model.embed_tokens.weight, trainable: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long model_EmbedTokens_shared_Weight_unit = 128;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long model_EmbedTokens_numel_Weight = 262668288;  // elements; 128256*2048; shape of model.embed_tokens.weight in blocks.params
-constexpr long long model_EmbedTokens_start_Weight = 0;  // elements; the bucket's start
-constexpr long long model_EmbedTokens_shared_Weight_end = 262668288;  // elements; roundup(model_EmbedTokens_start_Weight + model_EmbedTokens_numel_Weight, unit)
-constexpr long long model_EmbedTokens_shared_Weight_shard_world1 = 262668288;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long model_EmbedTokens_shared_Weight_shard_world2 = 131334144;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long model_EmbedTokens_shared_Weight_shard_world3 = 87556096;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long model_EmbedTokens_shared_Weight_shard_world4 = 65667072;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long model_EmbedTokens_shared_Weight_shard_world8 = 32833536;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(model_EmbedTokens_shared_Weight_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of shared/model.embed_tokens.weight is align_bytes long; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_numel_Weight == 128256LL*2048LL,
-              "shape of model.embed_tokens.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_start_Weight == 0,
-              "blocks.params: model.embed_tokens.weight starts the bucket; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_end == (model_EmbedTokens_start_Weight + model_EmbedTokens_numel_Weight + model_EmbedTokens_shared_Weight_unit - 1) / model_EmbedTokens_shared_Weight_unit * model_EmbedTokens_shared_Weight_unit,
-              "blocks.params: bucket shared/model.embed_tokens.weight ends where model.embed_tokens.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_shard_world1 == (model_EmbedTokens_shared_Weight_end / model_EmbedTokens_shared_Weight_unit + world1 - 1) / world1 * model_EmbedTokens_shared_Weight_unit,
-              "topology.world: a shard of shared/model.embed_tokens.weight is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_shard_world2 == (model_EmbedTokens_shared_Weight_end / model_EmbedTokens_shared_Weight_unit + world2 - 1) / world2 * model_EmbedTokens_shared_Weight_unit,
-              "topology.world: a shard of shared/model.embed_tokens.weight is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_shard_world3 == (model_EmbedTokens_shared_Weight_end / model_EmbedTokens_shared_Weight_unit + world3 - 1) / world3 * model_EmbedTokens_shared_Weight_unit,
-              "topology.world: a shard of shared/model.embed_tokens.weight is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_shard_world4 == (model_EmbedTokens_shared_Weight_end / model_EmbedTokens_shared_Weight_unit + world4 - 1) / world4 * model_EmbedTokens_shared_Weight_unit,
-              "topology.world: a shard of shared/model.embed_tokens.weight is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_shard_world8 == (model_EmbedTokens_shared_Weight_end / model_EmbedTokens_shared_Weight_unit + world8 - 1) / world8 * model_EmbedTokens_shared_Weight_unit,
-              "topology.world: a shard of shared/model.embed_tokens.weight is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// The memory of a rank: shard elements times the bytes that it keeps for one
-// (parameter + gradient + master + moments), for each bucket of each block.
-static_assert(restBytesWorld1 == Model_LayersLen * model_Layers_bf16_shard_world1 * (2 + 4 + 0 + 0 * 4) +
-                  head_bf16_shard_world1 * (2 + 4 + 0 + 0 * 4) +
-                  model_EmbedTokens_shared_Weight_shard_world1 * (2 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(restBytesWorld2 == Model_LayersLen * model_Layers_bf16_shard_world2 * (2 + 4 + 0 + 0 * 4) +
-                  head_bf16_shard_world2 * (2 + 4 + 0 + 0 * 4) +
-                  model_EmbedTokens_shared_Weight_shard_world2 * (2 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(restBytesWorld3 == Model_LayersLen * model_Layers_bf16_shard_world3 * (2 + 4 + 0 + 0 * 4) +
-                  head_bf16_shard_world3 * (2 + 4 + 0 + 0 * 4) +
-                  model_EmbedTokens_shared_Weight_shard_world3 * (2 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(restBytesWorld4 == Model_LayersLen * model_Layers_bf16_shard_world4 * (2 + 4 + 0 + 0 * 4) +
-                  head_bf16_shard_world4 * (2 + 4 + 0 + 0 * 4) +
-                  model_EmbedTokens_shared_Weight_shard_world4 * (2 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(restBytesWorld8 == Model_LayersLen * model_Layers_bf16_shard_world8 * (2 + 4 + 0 + 0 * 4) +
-                  head_bf16_shard_world8 * (2 + 4 + 0 + 0 * 4) +
-                  model_EmbedTokens_shared_Weight_shard_world8 * (2 + 4 + 0 + 0 * 4),
-              "optimizer: a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 1: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld1 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld1 = 121643008;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld1 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld1(long long) { return slotRun0BytesWorld1; }
-SHARDGEN_FUNCTION long long slotStartWorld1(long long slot) { return slotRun0StartWorld1 + (slot - slotRun0FirstWorld1) * slotRun0BytesWorld1; }
-static_assert(slotRun0FirstWorld1 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotRun0StartWorld1 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 1: bytes from one instance of model.layers.{i} to the next.
-constexpr long long model_Layers_shardsBf16Stride_world1 = 121643008;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long model_Layers_gradientShardsF32Stride_world1 = 243286016;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-static_assert(model_Layers_shardsBf16Stride_world1 == model_Layers_bf16_shard_world1 * 2,
-              "blocks.repeat: an instance of model.layers.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_gradientShardsF32Stride_world1 == model_Layers_bf16_shard_world1 * 4,
-              "blocks.repeat: an instance of model.layers.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 1: where a rank has bucket model.layers.{i}/bf16, in bytes from the start of an arena.
-constexpr long long model_Layers_bf16_shardFirst_world1 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long model_Layers_bf16_gradientShardFirst_world1 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long model_Layers_bf16_gatheredBytes_world1 = 121643008;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long model_Layers_bf16_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long model_Layers_bf16_shardOffset_world1(long long i) { return model_Layers_bf16_shardFirst_world1 + i * model_Layers_shardsBf16Stride_world1; }
-SHARDGEN_FUNCTION long long model_Layers_bf16_gradientShardOffset_world1(long long i) { return model_Layers_bf16_gradientShardFirst_world1 + i * model_Layers_gradientShardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long model_Layers_bf16_slotOffset_world1(long long i) { return slotStartWorld1((model_Layers_position + i) % maxLive) + model_Layers_bf16_blockOffset_world1; }
-static_assert(model_Layers_bf16_shardFirst_world1 == 0,
-              "shard: the shard of model.layers.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gradientShardFirst_world1 == 0,
-              "gradients: the gradient shard of model.layers.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gatheredBytes_world1 == world1 * model_Layers_bf16_shard_world1 * 2,
-              "topology.world: the gathered copy of model.layers.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of model.layers.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotBytesWorld1(model_Layers_position % maxLive) >= model_Layers_bf16_blockOffset_world1 + model_Layers_bf16_gatheredBytes_world1,
-              "gather.max_live: the slot of block model.layers.{i} holds model.layers.{i}/bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 1: where a rank has bucket head/bf16, in bytes from the start of an arena.
-constexpr long long head_bf16_shardOffset_world1 = 1946288128;  // bytes into shards of bf16; model_Layers_bf16_shardFirst_world1 + Model_LayersLen * model_Layers_shardsBf16Stride_world1; shard
-constexpr long long head_bf16_gradientShardOffset_world1 = 3892576256;  // bytes into gradient shards of f32; model_Layers_bf16_gradientShardFirst_world1 + Model_LayersLen * model_Layers_gradientShardsF32Stride_world1; gradients
-constexpr long long head_bf16_gatheredBytes_world1 = 4096;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_bf16_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_bf16_slotOffset_world1 = slotStartWorld1(head_position % maxLive) + head_bf16_blockOffset_world1;
-static_assert(head_bf16_shardOffset_world1 == model_Layers_bf16_shardFirst_world1 + Model_LayersLen * model_Layers_shardsBf16Stride_world1,
-              "shard: the shard of head/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gradientShardOffset_world1 == model_Layers_bf16_gradientShardFirst_world1 + Model_LayersLen * model_Layers_gradientShardsF32Stride_world1,
-              "gradients: the gradient shard of head/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gatheredBytes_world1 == world1 * head_bf16_shard_world1 * 2,
-              "topology.world: the gathered copy of head/bf16 is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of head/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotBytesWorld1(head_position % maxLive) >= head_bf16_blockOffset_world1 + head_bf16_gatheredBytes_world1,
-              "gather.max_live: the slot of block head holds head/bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 1: where a rank has bucket shared/model.embed_tokens.weight, in bytes from the start of an arena.
-constexpr long long model_EmbedTokens_shared_Weight_shardOffset_world1 = 1946292224;  // bytes into shards of bf16; head_bf16_shardOffset_world1 + head_bf16_shard_world1 * 2; shard
-constexpr long long model_EmbedTokens_shared_Weight_gradientShardOffset_world1 = 3892584448;  // bytes into gradient shards of f32; head_bf16_gradientShardOffset_world1 + head_bf16_shard_world1 * 4; gradients
-constexpr long long model_EmbedTokens_shared_Weight_gatheredBytes_world1 = 525336576;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long model_EmbedTokens_shared_Weight_slotOffset_world1 = 243286016;  // bytes into the arena of slots, of its gathered copy; slotStartWorld1(maxLive); gather
-static_assert(model_EmbedTokens_shared_Weight_shardOffset_world1 == head_bf16_shardOffset_world1 + head_bf16_shard_world1 * 2,
-              "shard: the shard of shared/model.embed_tokens.weight starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_gradientShardOffset_world1 == head_bf16_gradientShardOffset_world1 + head_bf16_shard_world1 * 4,
-              "gradients: the gradient shard of shared/model.embed_tokens.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_gatheredBytes_world1 == world1 * model_EmbedTokens_shared_Weight_shard_world1 * 2,
-              "topology.world: the gathered copy of shared/model.embed_tokens.weight is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_slotOffset_world1 == slotStartWorld1(maxLive),
-              "gather: the slot of shared/model.embed_tokens.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 1: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld1.
-constexpr long long model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world1 = 0;  // bytes into a gradient buffer, of shared/model.embed_tokens.weight; its start; gradients.slots
-constexpr long long model_EmbedTokens_gradientBytes_world1 = 525336576;  // bytes of all gradients of a block model.embed_tokens; model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world1 + model_EmbedTokens_shared_Weight_gatheredBytes_world1; gradients.slots
-constexpr long long model_Layers_bf16_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of model.layers.{i}/bf16; its start; gradients.slots
-constexpr long long model_Layers_gradientBytes_world1 = 121643008;  // bytes of all gradients of a block model.layers.{i}; model_Layers_bf16_gradientOffset_world1 + model_Layers_bf16_gatheredBytes_world1; gradients.slots
-constexpr long long head_bf16_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of head/bf16; its start; gradients.slots
-constexpr long long head_gradientOffset_model_EmbedTokens_shared_Weight_world1 = 4096;  // bytes into a gradient buffer, of shared/model.embed_tokens.weight; head_bf16_gradientOffset_world1 + head_bf16_gatheredBytes_world1; gradients.slots
-constexpr long long head_gradientBytes_world1 = 525340672;  // bytes of all gradients of a block head; head_gradientOffset_model_EmbedTokens_shared_Weight_world1 + model_EmbedTokens_shared_Weight_gatheredBytes_world1; gradients.slots
-constexpr long long gradientBufferBytesWorld1 = 525340672;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world1 == 0,
-              "gradients.slots: the gradient of shared/model.embed_tokens.weight in block model.embed_tokens starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_gradientBytes_world1 == model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world1 + model_EmbedTokens_shared_Weight_gatheredBytes_world1,
-              "gradients.slots: the gradients of block model.embed_tokens end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of model.layers.{i}/bf16 in block model.layers.{i} starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_gradientBytes_world1 == model_Layers_bf16_gradientOffset_world1 + model_Layers_bf16_gatheredBytes_world1,
-              "gradients.slots: the gradients of block model.layers.{i} end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of head/bf16 in block head starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_gradientOffset_model_EmbedTokens_shared_Weight_world1 == head_bf16_gradientOffset_world1 + head_bf16_gatheredBytes_world1,
-              "gradients.slots: the gradient of shared/model.embed_tokens.weight in block head starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_gradientBytes_world1 == head_gradientOffset_model_EmbedTokens_shared_Weight_world1 + model_EmbedTokens_shared_Weight_gatheredBytes_world1,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientBufferBytesWorld1 == larger(larger(larger(0, model_EmbedTokens_gradientBytes_world1), model_Layers_gradientBytes_world1), head_gradientBytes_world1),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 1: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld1 = 1050673152;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld1 = 1050673152;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld1 = 1026048;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld1 == roundUp(larger(larger(larger(0, model_Layers_bf16_shard_world1 * 4 * world1), head_bf16_shard_world1 * 4 * world1), model_EmbedTokens_shared_Weight_shard_world1 * 4 * world1), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(wireShardBytesWorld1 == roundUp(larger(larger(larger(0, model_Layers_bf16_shard_world1 * 4), head_bf16_shard_world1 * 4), model_EmbedTokens_shared_Weight_shard_world1 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 1: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld1 = 2471628800;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long gradientShardsF32BytesWorld1 = 4943257600;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld1 = 768622592;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld1 = 1050681344;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld1 = 2101346304;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld1 = 1026304;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld1 == model_EmbedTokens_shared_Weight_shardOffset_world1 + model_EmbedTokens_shared_Weight_shard_world1 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientShardsF32BytesWorld1 == model_EmbedTokens_shared_Weight_gradientShardOffset_world1 + model_EmbedTokens_shared_Weight_shard_world1 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotsBytesWorld1 == model_EmbedTokens_shared_Weight_slotOffset_world1 + model_EmbedTokens_shared_Weight_gatheredBytes_world1,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientBuffersBytesWorld1 == gradientSlots * gradientBufferBytesWorld1,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(stagingBytesWorld1 == wireFullBytesWorld1 + wireShardBytesWorld1,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(scratchBytesWorld1 == partialsStart + partialsBytesWorld1,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(peakBytesWorld1 == shardsBf16BytesWorld1 + gradientShardsF32BytesWorld1 + slotsBytesWorld1 + gradientBuffersBytesWorld1 + stagingBytesWorld1 + scratchBytesWorld1,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 1: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld1(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld1});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld1});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld1});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld1});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld1});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld1});
+// at chooses the value for N ranks.
+template <long long N>
+SHARDGEN_FUNCTION long long at(long long world1, long long world2, long long world3, long long world4, long long world8) {
+  return N == 1 ? world1 : N == 2 ? world2 : N == 3 ? world3 : N == 4 ? world4 : N == 8 ? world8 : -1;
 }
-template <class Visit>
-void eachBucketWorld1(Visit visit) {
-  for (long long i = 0; i < Model_LayersLen; i++) {
-    visit(BucketPlace{"model.layers.{i}/bf16", i, model_Layers_bf16_shard_world1, model_Layers_bf16_shardOffset_world1(i), -1, -1, -1, model_Layers_bf16_gradientShardOffset_world1(i), model_Layers_bf16_slotOffset_world1(i), model_Layers_bf16_gatheredBytes_world1});
+
+// World<N> is where a rank of N has everything.
+template <long long N>
+struct World {
+  // The world sizes.
+  static constexpr long long world = at<N>(1, 2, 3, 4, 8);  // ranks; topology.world
+  static_assert(world == N,
+                "topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named" SHARDGEN_FIX);
+
+  // What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+  static constexpr long long model_Layers_bf16_shard = at<N>(60821504, 30410752, 20273920, 15205376, 7602688);  // elements; ceilDiv(model_Layers_bf16_end / model_Layers_bf16_unit, world) * model_Layers_bf16_unit; topology.world
+  static constexpr long long head_bf16_shard = at<N>(2048, 1024, 768, 512, 256);  // elements; ceilDiv(head_bf16_end / head_bf16_unit, world) * head_bf16_unit; topology.world
+  static constexpr long long model_EmbedTokens_shared_Weight_shard = at<N>(262668288, 131334144, 87556096, 65667072, 32833536);  // elements; ceilDiv(model_EmbedTokens_shared_Weight_end / model_EmbedTokens_shared_Weight_unit, world) * model_EmbedTokens_shared_Weight_unit; topology.world
+  static_assert(model_Layers_bf16_shard == ceilDiv(model_Layers_bf16_end / model_Layers_bf16_unit, world) * model_Layers_bf16_unit,
+                "topology.world: a shard of model.layers.{i}/bf16 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(head_bf16_shard == ceilDiv(head_bf16_end / head_bf16_unit, world) * head_bf16_unit,
+                "topology.world: a shard of head/bf16 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(model_EmbedTokens_shared_Weight_shard == ceilDiv(model_EmbedTokens_shared_Weight_end / model_EmbedTokens_shared_Weight_unit, world) * model_EmbedTokens_shared_Weight_unit,
+                "topology.world: a shard of shared/model.embed_tokens.weight is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+
+  // The memory of a rank. What it keeps is shard elements times the bytes for one
+  // (parameter, gradient, master, moments), for each bucket of each block.
+  static constexpr long long restBytes = at<N>(7414886400, 3707443200, 2471637504, 1853721600, 926860800);  // bytes of a rank between passes: shards, masters, moments, gradient shards
+  static constexpr long long peakBytes = at<N>(11336562944, 7103270144, 5692183296, 4986623744, 3928300544);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static_assert(restBytes == Model_LayersLen * model_Layers_bf16_shard * (2 + 4) + head_bf16_shard * (2 + 4) + model_EmbedTokens_shared_Weight_shard * (2 + 4),
+                "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
+  static_assert(peakBytes >= restBytes,
+                "topology.world: what stays between passes is part of all that is allocated" SHARDGEN_FIX);
+
+  // The gather slots, runs of equal ones. A slot is as large as the largest block that it is for.
+  static constexpr long long slotRun0First = 0;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun0Bytes = at<N>(121643008, 121643008, 121643520, 121643008, 121643008);  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun0Start = 0;  // bytes into the arena of slots; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long slotBytes(long long) { return slotRun0Bytes; }
+  SHARDGEN_FUNCTION static long long slotStart(long long slot) { return slotRun0Start + (slot - slotRun0First) * slotRun0Bytes; }
+  static_assert(slotRun0First == 0,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun0Start == 0,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
+
+  // Where a rank has bucket model.layers.{i}/bf16, in bytes from the start of an arena.
+  static constexpr long long model_Layers_bf16_shardFirst = 0;  // bytes into shards of bf16; 0; shard
+  static constexpr long long model_Layers_bf16_gradientShardFirst = 0;  // bytes into gradient shards of f32; 0; gradients
+  static constexpr long long model_Layers_bf16_gatheredBytes = at<N>(121643008, 121643008, 121643520, 121643008, 121643008);  // bytes of the gathered bucket; world * model_Layers_bf16_shard * 2; topology.world
+  static constexpr long long model_Layers_bf16_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long model_Layers_bf16_shardOffset(long long i) { return model_Layers_bf16_shardFirst + i * model_Layers_shardsBf16Stride; }
+  SHARDGEN_FUNCTION static long long model_Layers_bf16_gradientShardOffset(long long i) { return model_Layers_bf16_gradientShardFirst + i * model_Layers_gradientShardsF32Stride; }
+  SHARDGEN_FUNCTION static long long model_Layers_bf16_slotOffset(long long i) { return slotStart((model_Layers_position + i) % maxLive) + model_Layers_bf16_blockOffset; }
+  static_assert(model_Layers_bf16_shardFirst == 0,
+                "shard: the shard of model.layers.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends" SHARDGEN_FIX);
+  static_assert(model_Layers_bf16_gradientShardFirst == 0,
+                "gradients: the gradient shard of model.layers.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(model_Layers_bf16_gatheredBytes == world * model_Layers_bf16_shard * 2,
+                "topology.world: the gathered copy of model.layers.{i}/bf16 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(model_Layers_bf16_blockOffset == 0,
+                "gather.max_live: the gathered copy of model.layers.{i}/bf16 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= model_Layers_bf16_blockOffset + model_Layers_bf16_gatheredBytes,
+                "gather.max_live: the slot of block model.layers.{i} holds model.layers.{i}/bf16" SHARDGEN_FIX);
+
+  // Bytes from one instance of model.layers.{i} to the next.
+  static constexpr long long model_Layers_shardsBf16Stride = at<N>(121643008, 60821504, 40547840, 30410752, 15205376);  // bytes of shards of bf16, of one instance; model_Layers_bf16_shard * 2; blocks.repeat
+  static constexpr long long model_Layers_gradientShardsF32Stride = at<N>(243286016, 121643008, 81095680, 60821504, 30410752);  // bytes of gradient shards of f32, of one instance; model_Layers_bf16_shard * 4; blocks.repeat
+  static_assert(model_Layers_shardsBf16Stride == model_Layers_bf16_shard * 2,
+                "blocks.repeat: an instance of model.layers.{i} follows all that the one before has in the arena of shards of bf16" SHARDGEN_FIX);
+  static_assert(model_Layers_gradientShardsF32Stride == model_Layers_bf16_shard * 4,
+                "blocks.repeat: an instance of model.layers.{i} follows all that the one before has in the arena of gradient shards of f32" SHARDGEN_FIX);
+
+  // Where a rank has bucket head/bf16, in bytes from the start of an arena.
+  static constexpr long long head_bf16_shardOffset = at<N>(1946288128, 973144064, 648765440, 486572032, 243286016);  // bytes into shards of bf16; model_Layers_bf16_shardFirst + Model_LayersLen * model_Layers_shardsBf16Stride; shard
+  static constexpr long long head_bf16_gradientShardOffset = at<N>(3892576256, 1946288128, 1297530880, 973144064, 486572032);  // bytes into gradient shards of f32; model_Layers_bf16_gradientShardFirst + Model_LayersLen * model_Layers_gradientShardsF32Stride; gradients
+  static constexpr long long head_bf16_gatheredBytes = at<N>(4096, 4096, 4608, 4096, 4096);  // bytes of the gathered bucket; world * head_bf16_shard * 2; topology.world
+  static constexpr long long head_bf16_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long head_bf16_slotOffset = at<N>(121643008, 121643008, 121643520, 121643008, 121643008);  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (head_position % maxLive - slotRun0First) * slotRun0Bytes + head_bf16_blockOffset; gather.max_live
+  static_assert(head_bf16_shardOffset == model_Layers_bf16_shardFirst + Model_LayersLen * model_Layers_shardsBf16Stride,
+                "shard: the shard of head/bf16 starts where the part before it in the arena of shards of bf16 ends" SHARDGEN_FIX);
+  static_assert(head_bf16_gradientShardOffset == model_Layers_bf16_gradientShardFirst + Model_LayersLen * model_Layers_gradientShardsF32Stride,
+                "gradients: the gradient shard of head/bf16 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(head_bf16_gatheredBytes == world * head_bf16_shard * 2,
+                "topology.world: the gathered copy of head/bf16 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(head_bf16_blockOffset == 0,
+                "gather.max_live: the gathered copy of head/bf16 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= head_bf16_blockOffset + head_bf16_gatheredBytes,
+                "gather.max_live: the slot of block head holds head/bf16" SHARDGEN_FIX);
+  static_assert(head_bf16_slotOffset == slotRun0Start + (head_position % maxLive - slotRun0First) * slotRun0Bytes + head_bf16_blockOffset,
+                "gather.max_live: the gathered copy of head/bf16 lies in the slot of its block" SHARDGEN_FIX);
+
+  // Where a rank has bucket shared/model.embed_tokens.weight, in bytes from the start of an arena.
+  static constexpr long long model_EmbedTokens_shared_Weight_shardOffset = at<N>(1946292224, 973146112, 648766976, 486573056, 243286528);  // bytes into shards of bf16; head_bf16_shardOffset + head_bf16_shard * 2; shard
+  static constexpr long long model_EmbedTokens_shared_Weight_gradientShardOffset = at<N>(3892584448, 1946292224, 1297533952, 973146112, 486573056);  // bytes into gradient shards of f32; head_bf16_gradientShardOffset + head_bf16_shard * 4; gradients
+  static constexpr long long model_EmbedTokens_shared_Weight_gatheredBytes = 525336576;  // bytes of the gathered bucket; world * model_EmbedTokens_shared_Weight_shard * 2; topology.world
+  static constexpr long long model_EmbedTokens_shared_Weight_slotOffset = at<N>(243286016, 243286016, 243287040, 243286016, 243286016);  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes; gather
+  static_assert(model_EmbedTokens_shared_Weight_shardOffset == head_bf16_shardOffset + head_bf16_shard * 2,
+                "shard: the shard of shared/model.embed_tokens.weight starts where the part before it in the arena of shards of bf16 ends" SHARDGEN_FIX);
+  static_assert(model_EmbedTokens_shared_Weight_gradientShardOffset == head_bf16_gradientShardOffset + head_bf16_shard * 4,
+                "gradients: the gradient shard of shared/model.embed_tokens.weight starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(model_EmbedTokens_shared_Weight_gatheredBytes == world * model_EmbedTokens_shared_Weight_shard * 2,
+                "topology.world: the gathered copy of shared/model.embed_tokens.weight is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(model_EmbedTokens_shared_Weight_slotOffset == slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes,
+                "gather: the slot of shared/model.embed_tokens.weight is behind those of blocks and of the shared parameters before it" SHARDGEN_FIX);
+
+  // The full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
+  // buffer n starts at n * gradientBufferBytes.
+  static constexpr long long model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight = 0;  // bytes into a gradient buffer, of shared/model.embed_tokens.weight; 0; gradients.slots
+  static constexpr long long model_EmbedTokens_gradientBytes = 525336576;  // bytes of all gradients of a block model.embed_tokens; model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight + model_EmbedTokens_shared_Weight_gatheredBytes; gradients.slots
+  static constexpr long long model_Layers_bf16_gradientOffset = 0;  // bytes into a gradient buffer, of model.layers.{i}/bf16; 0; gradients.slots
+  static constexpr long long model_Layers_gradientBytes = at<N>(121643008, 121643008, 121643520, 121643008, 121643008);  // bytes of all gradients of a block model.layers.{i}; model_Layers_bf16_gradientOffset + model_Layers_bf16_gatheredBytes; gradients.slots
+  static constexpr long long head_bf16_gradientOffset = 0;  // bytes into a gradient buffer, of head/bf16; 0; gradients.slots
+  static constexpr long long head_gradientOffset_model_EmbedTokens_shared_Weight = at<N>(4096, 4096, 4608, 4096, 4096);  // bytes into a gradient buffer, of shared/model.embed_tokens.weight; head_bf16_gradientOffset + head_bf16_gatheredBytes; gradients.slots
+  static constexpr long long head_gradientBytes = at<N>(525340672, 525340672, 525341184, 525340672, 525340672);  // bytes of all gradients of a block head; head_gradientOffset_model_EmbedTokens_shared_Weight + model_EmbedTokens_shared_Weight_gatheredBytes; gradients.slots
+  static constexpr long long gradientBufferBytes = at<N>(525340672, 525340672, 525341184, 525340672, 525340672);  // bytes of a gradient buffer; largest(model_EmbedTokens_gradientBytes, model_Layers_gradientBytes, head_gradientBytes); gradients.slots
+  static_assert(model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight == 0,
+                "gradients.slots: the gradient of shared/model.embed_tokens.weight in block model.embed_tokens starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(model_EmbedTokens_gradientBytes == model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight + model_EmbedTokens_shared_Weight_gatheredBytes,
+                "gradients.slots: the gradients of block model.embed_tokens end where the last of them does" SHARDGEN_FIX);
+  static_assert(model_Layers_bf16_gradientOffset == 0,
+                "gradients.slots: the gradient of model.layers.{i}/bf16 in block model.layers.{i} starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(model_Layers_gradientBytes == model_Layers_bf16_gradientOffset + model_Layers_bf16_gatheredBytes,
+                "gradients.slots: the gradients of block model.layers.{i} end where the last of them does" SHARDGEN_FIX);
+  static_assert(head_bf16_gradientOffset == 0,
+                "gradients.slots: the gradient of head/bf16 in block head starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(head_gradientOffset_model_EmbedTokens_shared_Weight == head_bf16_gradientOffset + head_bf16_gatheredBytes,
+                "gradients.slots: the gradient of shared/model.embed_tokens.weight in block head starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(head_gradientBytes == head_gradientOffset_model_EmbedTokens_shared_Weight + model_EmbedTokens_shared_Weight_gatheredBytes,
+                "gradients.slots: the gradients of block head end where the last of them does" SHARDGEN_FIX);
+  static_assert(gradientBufferBytes == largest(model_EmbedTokens_gradientBytes, model_Layers_gradientBytes, head_gradientBytes),
+                "gradients.slots: a gradient buffer is as large as the gradients of the block that has most" SHARDGEN_FIX);
+
+  // Gradients on their way through a reduction, and sums of a step.
+  static constexpr long long wireFullBytes = 1050673152;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(largest(model_Layers_bf16_shard * 4 * world, head_bf16_shard * 4 * world, model_EmbedTokens_shared_Weight_shard * 4 * world), alignBytes); gradients.reduce
+  static constexpr long long wireShardBytes = at<N>(1050673152, 525336576, 350224384, 262668288, 131334144);  // bytes of staging behind it, for one reduced shard; roundUp(largest(model_Layers_bf16_shard * 4, head_bf16_shard * 4, model_EmbedTokens_shared_Weight_shard * 4), alignBytes); gradients.reduce
+  static constexpr long long partialsBytes = at<N>(1026048, 513024, 342016, 256512, 128256);  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static_assert(wireFullBytes == roundUp(largest(model_Layers_bf16_shard * 4 * world, head_bf16_shard * 4 * world, model_EmbedTokens_shared_Weight_shard * 4 * world), alignBytes),
+                "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
+  static_assert(wireShardBytes == roundUp(largest(model_Layers_bf16_shard * 4, head_bf16_shard * 4, model_EmbedTokens_shared_Weight_shard * 4), alignBytes),
+                "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes" SHARDGEN_FIX);
+
+  // The arenas, which are all that Open allocates.
+  static constexpr long long shardsBf16Bytes = at<N>(2471628800, 1235814400, 823879168, 617907200, 308953600);  // bytes; model_EmbedTokens_shared_Weight_shardOffset + model_EmbedTokens_shared_Weight_shard * 2; topology.world
+  static constexpr long long gradientShardsF32Bytes = at<N>(4943257600, 2471628800, 1647758336, 1235814400, 617907200);  // bytes; model_EmbedTokens_shared_Weight_gradientShardOffset + model_EmbedTokens_shared_Weight_shard * 4; topology.world
+  static constexpr long long slotsBytes = at<N>(768622592, 768622592, 768623616, 768622592, 768622592);  // bytes; model_EmbedTokens_shared_Weight_slotOffset + model_EmbedTokens_shared_Weight_gatheredBytes; topology.world
+  static constexpr long long gradientBuffersBytes = at<N>(1050681344, 1050681344, 1050682368, 1050681344, 1050681344);  // bytes; gradientSlots * gradientBufferBytes; topology.world
+  static constexpr long long stagingBytes = at<N>(2101346304, 1576009728, 1400897536, 1313341440, 1182007296);  // bytes; wireFullBytes + wireShardBytes; topology.world
+  static constexpr long long scratchBytes = at<N>(1026304, 513280, 342272, 256768, 128512);  // bytes; partialsStart + partialsBytes; topology.world
+  static_assert(shardsBf16Bytes == model_EmbedTokens_shared_Weight_shardOffset + model_EmbedTokens_shared_Weight_shard * 2,
+                "topology.world: the arena of shards of bf16 ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientShardsF32Bytes == model_EmbedTokens_shared_Weight_gradientShardOffset + model_EmbedTokens_shared_Weight_shard * 4,
+                "topology.world: the arena of gradient shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(slotsBytes == model_EmbedTokens_shared_Weight_slotOffset + model_EmbedTokens_shared_Weight_gatheredBytes,
+                "topology.world: the arena of slots ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientBuffersBytes == gradientSlots * gradientBufferBytes,
+                "topology.world: the arena of gradient buffers ends where its last part does" SHARDGEN_FIX);
+  static_assert(stagingBytes == wireFullBytes + wireShardBytes,
+                "topology.world: the arena of staging ends where its last part does" SHARDGEN_FIX);
+  static_assert(scratchBytes == partialsStart + partialsBytes,
+                "topology.world: the arena of scratch ends where its last part does" SHARDGEN_FIX);
+  static_assert(peakBytes == shardsBf16Bytes +
+                    gradientShardsF32Bytes +
+                    slotsBytes +
+                    gradientBuffersBytes +
+                    stagingBytes +
+                    scratchBytes,
+                "topology.world: all that is allocated is the arenas" SHARDGEN_FIX);
+
+  // Every arena, bucket and gradient, one after another.
+  template <class Visit>
+  static void eachArena(Visit visit) {
+    visit(ArenaPlace{"shards", "bf16", shardsBf16Bytes});
+    visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32Bytes});
+    visit(ArenaPlace{"slots", "", slotsBytes});
+    visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytes});
+    visit(ArenaPlace{"staging", "", stagingBytes});
+    visit(ArenaPlace{"scratch", "", scratchBytes});
   }
-  visit(BucketPlace{"head/bf16", 0, head_bf16_shard_world1, head_bf16_shardOffset_world1, -1, -1, -1, head_bf16_gradientShardOffset_world1, head_bf16_slotOffset_world1, head_bf16_gatheredBytes_world1});
-  visit(BucketPlace{"shared/model.embed_tokens.weight", 0, model_EmbedTokens_shared_Weight_shard_world1, model_EmbedTokens_shared_Weight_shardOffset_world1, -1, -1, -1, model_EmbedTokens_shared_Weight_gradientShardOffset_world1, model_EmbedTokens_shared_Weight_slotOffset_world1, model_EmbedTokens_shared_Weight_gatheredBytes_world1});
-}
-template <class Visit>
-void eachGradientWorld1(Visit visit) {
-  visit(GradientPlace{"model.embed_tokens", 0, "shared/model.embed_tokens.weight", model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world1, model_EmbedTokens_shared_Weight_gatheredBytes_world1});
-  for (long long i = 0; i < Model_LayersLen; i++) {
-    visit(GradientPlace{"model.layers.{i}", i, "model.layers.{i}/bf16", model_Layers_bf16_gradientOffset_world1, model_Layers_bf16_gatheredBytes_world1});
+  template <class Visit>
+  static void eachBucket(Visit visit) {
+    for (long long i = 0; i < Model_LayersLen; i++) {
+      visit(BucketPlace{"model.layers.{i}/bf16", i, model_Layers_bf16_shard, model_Layers_bf16_shardOffset(i), -1, -1, -1, model_Layers_bf16_gradientShardOffset(i), model_Layers_bf16_slotOffset(i), model_Layers_bf16_gatheredBytes});
+    }
+    visit(BucketPlace{"head/bf16", 0, head_bf16_shard, head_bf16_shardOffset, -1, -1, -1, head_bf16_gradientShardOffset, head_bf16_slotOffset, head_bf16_gatheredBytes});
+    visit(BucketPlace{"shared/model.embed_tokens.weight", 0, model_EmbedTokens_shared_Weight_shard, model_EmbedTokens_shared_Weight_shardOffset, -1, -1, -1, model_EmbedTokens_shared_Weight_gradientShardOffset, model_EmbedTokens_shared_Weight_slotOffset, model_EmbedTokens_shared_Weight_gatheredBytes});
   }
-  visit(GradientPlace{"head", 0, "head/bf16", head_bf16_gradientOffset_world1, head_bf16_gatheredBytes_world1});
-  visit(GradientPlace{"head", 0, "shared/model.embed_tokens.weight", head_gradientOffset_model_EmbedTokens_shared_Weight_world1, model_EmbedTokens_shared_Weight_gatheredBytes_world1});
-}
-
-// World 2: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld2 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld2 = 121643008;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld2 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld2(long long) { return slotRun0BytesWorld2; }
-SHARDGEN_FUNCTION long long slotStartWorld2(long long slot) { return slotRun0StartWorld2 + (slot - slotRun0FirstWorld2) * slotRun0BytesWorld2; }
-static_assert(slotRun0FirstWorld2 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotRun0StartWorld2 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 2: bytes from one instance of model.layers.{i} to the next.
-constexpr long long model_Layers_shardsBf16Stride_world2 = 60821504;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long model_Layers_gradientShardsF32Stride_world2 = 121643008;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-static_assert(model_Layers_shardsBf16Stride_world2 == model_Layers_bf16_shard_world2 * 2,
-              "blocks.repeat: an instance of model.layers.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_gradientShardsF32Stride_world2 == model_Layers_bf16_shard_world2 * 4,
-              "blocks.repeat: an instance of model.layers.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 2: where a rank has bucket model.layers.{i}/bf16, in bytes from the start of an arena.
-constexpr long long model_Layers_bf16_shardFirst_world2 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long model_Layers_bf16_gradientShardFirst_world2 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long model_Layers_bf16_gatheredBytes_world2 = 121643008;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long model_Layers_bf16_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long model_Layers_bf16_shardOffset_world2(long long i) { return model_Layers_bf16_shardFirst_world2 + i * model_Layers_shardsBf16Stride_world2; }
-SHARDGEN_FUNCTION long long model_Layers_bf16_gradientShardOffset_world2(long long i) { return model_Layers_bf16_gradientShardFirst_world2 + i * model_Layers_gradientShardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long model_Layers_bf16_slotOffset_world2(long long i) { return slotStartWorld2((model_Layers_position + i) % maxLive) + model_Layers_bf16_blockOffset_world2; }
-static_assert(model_Layers_bf16_shardFirst_world2 == 0,
-              "shard: the shard of model.layers.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gradientShardFirst_world2 == 0,
-              "gradients: the gradient shard of model.layers.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gatheredBytes_world2 == world2 * model_Layers_bf16_shard_world2 * 2,
-              "topology.world: the gathered copy of model.layers.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of model.layers.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotBytesWorld2(model_Layers_position % maxLive) >= model_Layers_bf16_blockOffset_world2 + model_Layers_bf16_gatheredBytes_world2,
-              "gather.max_live: the slot of block model.layers.{i} holds model.layers.{i}/bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 2: where a rank has bucket head/bf16, in bytes from the start of an arena.
-constexpr long long head_bf16_shardOffset_world2 = 973144064;  // bytes into shards of bf16; model_Layers_bf16_shardFirst_world2 + Model_LayersLen * model_Layers_shardsBf16Stride_world2; shard
-constexpr long long head_bf16_gradientShardOffset_world2 = 1946288128;  // bytes into gradient shards of f32; model_Layers_bf16_gradientShardFirst_world2 + Model_LayersLen * model_Layers_gradientShardsF32Stride_world2; gradients
-constexpr long long head_bf16_gatheredBytes_world2 = 4096;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_bf16_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_bf16_slotOffset_world2 = slotStartWorld2(head_position % maxLive) + head_bf16_blockOffset_world2;
-static_assert(head_bf16_shardOffset_world2 == model_Layers_bf16_shardFirst_world2 + Model_LayersLen * model_Layers_shardsBf16Stride_world2,
-              "shard: the shard of head/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gradientShardOffset_world2 == model_Layers_bf16_gradientShardFirst_world2 + Model_LayersLen * model_Layers_gradientShardsF32Stride_world2,
-              "gradients: the gradient shard of head/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gatheredBytes_world2 == world2 * head_bf16_shard_world2 * 2,
-              "topology.world: the gathered copy of head/bf16 is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of head/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotBytesWorld2(head_position % maxLive) >= head_bf16_blockOffset_world2 + head_bf16_gatheredBytes_world2,
-              "gather.max_live: the slot of block head holds head/bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 2: where a rank has bucket shared/model.embed_tokens.weight, in bytes from the start of an arena.
-constexpr long long model_EmbedTokens_shared_Weight_shardOffset_world2 = 973146112;  // bytes into shards of bf16; head_bf16_shardOffset_world2 + head_bf16_shard_world2 * 2; shard
-constexpr long long model_EmbedTokens_shared_Weight_gradientShardOffset_world2 = 1946292224;  // bytes into gradient shards of f32; head_bf16_gradientShardOffset_world2 + head_bf16_shard_world2 * 4; gradients
-constexpr long long model_EmbedTokens_shared_Weight_gatheredBytes_world2 = 525336576;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long model_EmbedTokens_shared_Weight_slotOffset_world2 = 243286016;  // bytes into the arena of slots, of its gathered copy; slotStartWorld2(maxLive); gather
-static_assert(model_EmbedTokens_shared_Weight_shardOffset_world2 == head_bf16_shardOffset_world2 + head_bf16_shard_world2 * 2,
-              "shard: the shard of shared/model.embed_tokens.weight starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_gradientShardOffset_world2 == head_bf16_gradientShardOffset_world2 + head_bf16_shard_world2 * 4,
-              "gradients: the gradient shard of shared/model.embed_tokens.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_gatheredBytes_world2 == world2 * model_EmbedTokens_shared_Weight_shard_world2 * 2,
-              "topology.world: the gathered copy of shared/model.embed_tokens.weight is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_slotOffset_world2 == slotStartWorld2(maxLive),
-              "gather: the slot of shared/model.embed_tokens.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 2: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld2.
-constexpr long long model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world2 = 0;  // bytes into a gradient buffer, of shared/model.embed_tokens.weight; its start; gradients.slots
-constexpr long long model_EmbedTokens_gradientBytes_world2 = 525336576;  // bytes of all gradients of a block model.embed_tokens; model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world2 + model_EmbedTokens_shared_Weight_gatheredBytes_world2; gradients.slots
-constexpr long long model_Layers_bf16_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of model.layers.{i}/bf16; its start; gradients.slots
-constexpr long long model_Layers_gradientBytes_world2 = 121643008;  // bytes of all gradients of a block model.layers.{i}; model_Layers_bf16_gradientOffset_world2 + model_Layers_bf16_gatheredBytes_world2; gradients.slots
-constexpr long long head_bf16_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of head/bf16; its start; gradients.slots
-constexpr long long head_gradientOffset_model_EmbedTokens_shared_Weight_world2 = 4096;  // bytes into a gradient buffer, of shared/model.embed_tokens.weight; head_bf16_gradientOffset_world2 + head_bf16_gatheredBytes_world2; gradients.slots
-constexpr long long head_gradientBytes_world2 = 525340672;  // bytes of all gradients of a block head; head_gradientOffset_model_EmbedTokens_shared_Weight_world2 + model_EmbedTokens_shared_Weight_gatheredBytes_world2; gradients.slots
-constexpr long long gradientBufferBytesWorld2 = 525340672;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world2 == 0,
-              "gradients.slots: the gradient of shared/model.embed_tokens.weight in block model.embed_tokens starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_gradientBytes_world2 == model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world2 + model_EmbedTokens_shared_Weight_gatheredBytes_world2,
-              "gradients.slots: the gradients of block model.embed_tokens end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of model.layers.{i}/bf16 in block model.layers.{i} starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_gradientBytes_world2 == model_Layers_bf16_gradientOffset_world2 + model_Layers_bf16_gatheredBytes_world2,
-              "gradients.slots: the gradients of block model.layers.{i} end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of head/bf16 in block head starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_gradientOffset_model_EmbedTokens_shared_Weight_world2 == head_bf16_gradientOffset_world2 + head_bf16_gatheredBytes_world2,
-              "gradients.slots: the gradient of shared/model.embed_tokens.weight in block head starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_gradientBytes_world2 == head_gradientOffset_model_EmbedTokens_shared_Weight_world2 + model_EmbedTokens_shared_Weight_gatheredBytes_world2,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientBufferBytesWorld2 == larger(larger(larger(0, model_EmbedTokens_gradientBytes_world2), model_Layers_gradientBytes_world2), head_gradientBytes_world2),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 2: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld2 = 1050673152;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld2 = 525336576;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld2 = 513024;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld2 == roundUp(larger(larger(larger(0, model_Layers_bf16_shard_world2 * 4 * world2), head_bf16_shard_world2 * 4 * world2), model_EmbedTokens_shared_Weight_shard_world2 * 4 * world2), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(wireShardBytesWorld2 == roundUp(larger(larger(larger(0, model_Layers_bf16_shard_world2 * 4), head_bf16_shard_world2 * 4), model_EmbedTokens_shared_Weight_shard_world2 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 2: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld2 = 1235814400;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long gradientShardsF32BytesWorld2 = 2471628800;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld2 = 768622592;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld2 = 1050681344;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld2 = 1576009728;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld2 = 513280;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld2 == model_EmbedTokens_shared_Weight_shardOffset_world2 + model_EmbedTokens_shared_Weight_shard_world2 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientShardsF32BytesWorld2 == model_EmbedTokens_shared_Weight_gradientShardOffset_world2 + model_EmbedTokens_shared_Weight_shard_world2 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotsBytesWorld2 == model_EmbedTokens_shared_Weight_slotOffset_world2 + model_EmbedTokens_shared_Weight_gatheredBytes_world2,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientBuffersBytesWorld2 == gradientSlots * gradientBufferBytesWorld2,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(stagingBytesWorld2 == wireFullBytesWorld2 + wireShardBytesWorld2,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(scratchBytesWorld2 == partialsStart + partialsBytesWorld2,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(peakBytesWorld2 == shardsBf16BytesWorld2 + gradientShardsF32BytesWorld2 + slotsBytesWorld2 + gradientBuffersBytesWorld2 + stagingBytesWorld2 + scratchBytesWorld2,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 2: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld2(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld2});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld2});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld2});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld2});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld2});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld2});
-}
-template <class Visit>
-void eachBucketWorld2(Visit visit) {
-  for (long long i = 0; i < Model_LayersLen; i++) {
-    visit(BucketPlace{"model.layers.{i}/bf16", i, model_Layers_bf16_shard_world2, model_Layers_bf16_shardOffset_world2(i), -1, -1, -1, model_Layers_bf16_gradientShardOffset_world2(i), model_Layers_bf16_slotOffset_world2(i), model_Layers_bf16_gatheredBytes_world2});
+  template <class Visit>
+  static void eachGradient(Visit visit) {
+    visit(GradientPlace{"model.embed_tokens", 0, "shared/model.embed_tokens.weight", model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight, model_EmbedTokens_shared_Weight_gatheredBytes});
+    for (long long i = 0; i < Model_LayersLen; i++) {
+      visit(GradientPlace{"model.layers.{i}", i, "model.layers.{i}/bf16", model_Layers_bf16_gradientOffset, model_Layers_bf16_gatheredBytes});
+    }
+    visit(GradientPlace{"head", 0, "head/bf16", head_bf16_gradientOffset, head_bf16_gatheredBytes});
+    visit(GradientPlace{"head", 0, "shared/model.embed_tokens.weight", head_gradientOffset_model_EmbedTokens_shared_Weight, model_EmbedTokens_shared_Weight_gatheredBytes});
   }
-  visit(BucketPlace{"head/bf16", 0, head_bf16_shard_world2, head_bf16_shardOffset_world2, -1, -1, -1, head_bf16_gradientShardOffset_world2, head_bf16_slotOffset_world2, head_bf16_gatheredBytes_world2});
-  visit(BucketPlace{"shared/model.embed_tokens.weight", 0, model_EmbedTokens_shared_Weight_shard_world2, model_EmbedTokens_shared_Weight_shardOffset_world2, -1, -1, -1, model_EmbedTokens_shared_Weight_gradientShardOffset_world2, model_EmbedTokens_shared_Weight_slotOffset_world2, model_EmbedTokens_shared_Weight_gatheredBytes_world2});
-}
-template <class Visit>
-void eachGradientWorld2(Visit visit) {
-  visit(GradientPlace{"model.embed_tokens", 0, "shared/model.embed_tokens.weight", model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world2, model_EmbedTokens_shared_Weight_gatheredBytes_world2});
-  for (long long i = 0; i < Model_LayersLen; i++) {
-    visit(GradientPlace{"model.layers.{i}", i, "model.layers.{i}/bf16", model_Layers_bf16_gradientOffset_world2, model_Layers_bf16_gatheredBytes_world2});
-  }
-  visit(GradientPlace{"head", 0, "head/bf16", head_bf16_gradientOffset_world2, head_bf16_gatheredBytes_world2});
-  visit(GradientPlace{"head", 0, "shared/model.embed_tokens.weight", head_gradientOffset_model_EmbedTokens_shared_Weight_world2, model_EmbedTokens_shared_Weight_gatheredBytes_world2});
-}
+};
 
-// World 3: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld3 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld3 = 121643520;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld3 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld3(long long) { return slotRun0BytesWorld3; }
-SHARDGEN_FUNCTION long long slotStartWorld3(long long slot) { return slotRun0StartWorld3 + (slot - slotRun0FirstWorld3) * slotRun0BytesWorld3; }
-static_assert(slotRun0FirstWorld3 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotRun0StartWorld3 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 3: bytes from one instance of model.layers.{i} to the next.
-constexpr long long model_Layers_shardsBf16Stride_world3 = 40547840;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long model_Layers_gradientShardsF32Stride_world3 = 81095680;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-static_assert(model_Layers_shardsBf16Stride_world3 == model_Layers_bf16_shard_world3 * 2,
-              "blocks.repeat: an instance of model.layers.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_gradientShardsF32Stride_world3 == model_Layers_bf16_shard_world3 * 4,
-              "blocks.repeat: an instance of model.layers.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 3: where a rank has bucket model.layers.{i}/bf16, in bytes from the start of an arena.
-constexpr long long model_Layers_bf16_shardFirst_world3 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long model_Layers_bf16_gradientShardFirst_world3 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long model_Layers_bf16_gatheredBytes_world3 = 121643520;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long model_Layers_bf16_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long model_Layers_bf16_shardOffset_world3(long long i) { return model_Layers_bf16_shardFirst_world3 + i * model_Layers_shardsBf16Stride_world3; }
-SHARDGEN_FUNCTION long long model_Layers_bf16_gradientShardOffset_world3(long long i) { return model_Layers_bf16_gradientShardFirst_world3 + i * model_Layers_gradientShardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long model_Layers_bf16_slotOffset_world3(long long i) { return slotStartWorld3((model_Layers_position + i) % maxLive) + model_Layers_bf16_blockOffset_world3; }
-static_assert(model_Layers_bf16_shardFirst_world3 == 0,
-              "shard: the shard of model.layers.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gradientShardFirst_world3 == 0,
-              "gradients: the gradient shard of model.layers.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gatheredBytes_world3 == world3 * model_Layers_bf16_shard_world3 * 2,
-              "topology.world: the gathered copy of model.layers.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of model.layers.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotBytesWorld3(model_Layers_position % maxLive) >= model_Layers_bf16_blockOffset_world3 + model_Layers_bf16_gatheredBytes_world3,
-              "gather.max_live: the slot of block model.layers.{i} holds model.layers.{i}/bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 3: where a rank has bucket head/bf16, in bytes from the start of an arena.
-constexpr long long head_bf16_shardOffset_world3 = 648765440;  // bytes into shards of bf16; model_Layers_bf16_shardFirst_world3 + Model_LayersLen * model_Layers_shardsBf16Stride_world3; shard
-constexpr long long head_bf16_gradientShardOffset_world3 = 1297530880;  // bytes into gradient shards of f32; model_Layers_bf16_gradientShardFirst_world3 + Model_LayersLen * model_Layers_gradientShardsF32Stride_world3; gradients
-constexpr long long head_bf16_gatheredBytes_world3 = 4608;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_bf16_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_bf16_slotOffset_world3 = slotStartWorld3(head_position % maxLive) + head_bf16_blockOffset_world3;
-static_assert(head_bf16_shardOffset_world3 == model_Layers_bf16_shardFirst_world3 + Model_LayersLen * model_Layers_shardsBf16Stride_world3,
-              "shard: the shard of head/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gradientShardOffset_world3 == model_Layers_bf16_gradientShardFirst_world3 + Model_LayersLen * model_Layers_gradientShardsF32Stride_world3,
-              "gradients: the gradient shard of head/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gatheredBytes_world3 == world3 * head_bf16_shard_world3 * 2,
-              "topology.world: the gathered copy of head/bf16 is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of head/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotBytesWorld3(head_position % maxLive) >= head_bf16_blockOffset_world3 + head_bf16_gatheredBytes_world3,
-              "gather.max_live: the slot of block head holds head/bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 3: where a rank has bucket shared/model.embed_tokens.weight, in bytes from the start of an arena.
-constexpr long long model_EmbedTokens_shared_Weight_shardOffset_world3 = 648766976;  // bytes into shards of bf16; head_bf16_shardOffset_world3 + head_bf16_shard_world3 * 2; shard
-constexpr long long model_EmbedTokens_shared_Weight_gradientShardOffset_world3 = 1297533952;  // bytes into gradient shards of f32; head_bf16_gradientShardOffset_world3 + head_bf16_shard_world3 * 4; gradients
-constexpr long long model_EmbedTokens_shared_Weight_gatheredBytes_world3 = 525336576;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long model_EmbedTokens_shared_Weight_slotOffset_world3 = 243287040;  // bytes into the arena of slots, of its gathered copy; slotStartWorld3(maxLive); gather
-static_assert(model_EmbedTokens_shared_Weight_shardOffset_world3 == head_bf16_shardOffset_world3 + head_bf16_shard_world3 * 2,
-              "shard: the shard of shared/model.embed_tokens.weight starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_gradientShardOffset_world3 == head_bf16_gradientShardOffset_world3 + head_bf16_shard_world3 * 4,
-              "gradients: the gradient shard of shared/model.embed_tokens.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_gatheredBytes_world3 == world3 * model_EmbedTokens_shared_Weight_shard_world3 * 2,
-              "topology.world: the gathered copy of shared/model.embed_tokens.weight is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_slotOffset_world3 == slotStartWorld3(maxLive),
-              "gather: the slot of shared/model.embed_tokens.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 3: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld3.
-constexpr long long model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world3 = 0;  // bytes into a gradient buffer, of shared/model.embed_tokens.weight; its start; gradients.slots
-constexpr long long model_EmbedTokens_gradientBytes_world3 = 525336576;  // bytes of all gradients of a block model.embed_tokens; model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world3 + model_EmbedTokens_shared_Weight_gatheredBytes_world3; gradients.slots
-constexpr long long model_Layers_bf16_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of model.layers.{i}/bf16; its start; gradients.slots
-constexpr long long model_Layers_gradientBytes_world3 = 121643520;  // bytes of all gradients of a block model.layers.{i}; model_Layers_bf16_gradientOffset_world3 + model_Layers_bf16_gatheredBytes_world3; gradients.slots
-constexpr long long head_bf16_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of head/bf16; its start; gradients.slots
-constexpr long long head_gradientOffset_model_EmbedTokens_shared_Weight_world3 = 4608;  // bytes into a gradient buffer, of shared/model.embed_tokens.weight; head_bf16_gradientOffset_world3 + head_bf16_gatheredBytes_world3; gradients.slots
-constexpr long long head_gradientBytes_world3 = 525341184;  // bytes of all gradients of a block head; head_gradientOffset_model_EmbedTokens_shared_Weight_world3 + model_EmbedTokens_shared_Weight_gatheredBytes_world3; gradients.slots
-constexpr long long gradientBufferBytesWorld3 = 525341184;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world3 == 0,
-              "gradients.slots: the gradient of shared/model.embed_tokens.weight in block model.embed_tokens starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_gradientBytes_world3 == model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world3 + model_EmbedTokens_shared_Weight_gatheredBytes_world3,
-              "gradients.slots: the gradients of block model.embed_tokens end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of model.layers.{i}/bf16 in block model.layers.{i} starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_gradientBytes_world3 == model_Layers_bf16_gradientOffset_world3 + model_Layers_bf16_gatheredBytes_world3,
-              "gradients.slots: the gradients of block model.layers.{i} end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of head/bf16 in block head starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_gradientOffset_model_EmbedTokens_shared_Weight_world3 == head_bf16_gradientOffset_world3 + head_bf16_gatheredBytes_world3,
-              "gradients.slots: the gradient of shared/model.embed_tokens.weight in block head starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_gradientBytes_world3 == head_gradientOffset_model_EmbedTokens_shared_Weight_world3 + model_EmbedTokens_shared_Weight_gatheredBytes_world3,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientBufferBytesWorld3 == larger(larger(larger(0, model_EmbedTokens_gradientBytes_world3), model_Layers_gradientBytes_world3), head_gradientBytes_world3),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 3: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld3 = 1050673152;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld3 = 350224384;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld3 = 342016;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld3 == roundUp(larger(larger(larger(0, model_Layers_bf16_shard_world3 * 4 * world3), head_bf16_shard_world3 * 4 * world3), model_EmbedTokens_shared_Weight_shard_world3 * 4 * world3), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(wireShardBytesWorld3 == roundUp(larger(larger(larger(0, model_Layers_bf16_shard_world3 * 4), head_bf16_shard_world3 * 4), model_EmbedTokens_shared_Weight_shard_world3 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 3: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld3 = 823879168;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long gradientShardsF32BytesWorld3 = 1647758336;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld3 = 768623616;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld3 = 1050682368;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld3 = 1400897536;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld3 = 342272;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld3 == model_EmbedTokens_shared_Weight_shardOffset_world3 + model_EmbedTokens_shared_Weight_shard_world3 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientShardsF32BytesWorld3 == model_EmbedTokens_shared_Weight_gradientShardOffset_world3 + model_EmbedTokens_shared_Weight_shard_world3 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotsBytesWorld3 == model_EmbedTokens_shared_Weight_slotOffset_world3 + model_EmbedTokens_shared_Weight_gatheredBytes_world3,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientBuffersBytesWorld3 == gradientSlots * gradientBufferBytesWorld3,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(stagingBytesWorld3 == wireFullBytesWorld3 + wireShardBytesWorld3,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(scratchBytesWorld3 == partialsStart + partialsBytesWorld3,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(peakBytesWorld3 == shardsBf16BytesWorld3 + gradientShardsF32BytesWorld3 + slotsBytesWorld3 + gradientBuffersBytesWorld3 + stagingBytesWorld3 + scratchBytesWorld3,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 3: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld3(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld3});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld3});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld3});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld3});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld3});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld3});
-}
-template <class Visit>
-void eachBucketWorld3(Visit visit) {
-  for (long long i = 0; i < Model_LayersLen; i++) {
-    visit(BucketPlace{"model.layers.{i}/bf16", i, model_Layers_bf16_shard_world3, model_Layers_bf16_shardOffset_world3(i), -1, -1, -1, model_Layers_bf16_gradientShardOffset_world3(i), model_Layers_bf16_slotOffset_world3(i), model_Layers_bf16_gatheredBytes_world3});
-  }
-  visit(BucketPlace{"head/bf16", 0, head_bf16_shard_world3, head_bf16_shardOffset_world3, -1, -1, -1, head_bf16_gradientShardOffset_world3, head_bf16_slotOffset_world3, head_bf16_gatheredBytes_world3});
-  visit(BucketPlace{"shared/model.embed_tokens.weight", 0, model_EmbedTokens_shared_Weight_shard_world3, model_EmbedTokens_shared_Weight_shardOffset_world3, -1, -1, -1, model_EmbedTokens_shared_Weight_gradientShardOffset_world3, model_EmbedTokens_shared_Weight_slotOffset_world3, model_EmbedTokens_shared_Weight_gatheredBytes_world3});
-}
-template <class Visit>
-void eachGradientWorld3(Visit visit) {
-  visit(GradientPlace{"model.embed_tokens", 0, "shared/model.embed_tokens.weight", model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world3, model_EmbedTokens_shared_Weight_gatheredBytes_world3});
-  for (long long i = 0; i < Model_LayersLen; i++) {
-    visit(GradientPlace{"model.layers.{i}", i, "model.layers.{i}/bf16", model_Layers_bf16_gradientOffset_world3, model_Layers_bf16_gatheredBytes_world3});
-  }
-  visit(GradientPlace{"head", 0, "head/bf16", head_bf16_gradientOffset_world3, head_bf16_gatheredBytes_world3});
-  visit(GradientPlace{"head", 0, "shared/model.embed_tokens.weight", head_gradientOffset_model_EmbedTokens_shared_Weight_world3, model_EmbedTokens_shared_Weight_gatheredBytes_world3});
-}
-
-// World 4: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld4 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld4 = 121643008;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld4 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld4(long long) { return slotRun0BytesWorld4; }
-SHARDGEN_FUNCTION long long slotStartWorld4(long long slot) { return slotRun0StartWorld4 + (slot - slotRun0FirstWorld4) * slotRun0BytesWorld4; }
-static_assert(slotRun0FirstWorld4 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotRun0StartWorld4 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 4: bytes from one instance of model.layers.{i} to the next.
-constexpr long long model_Layers_shardsBf16Stride_world4 = 30410752;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long model_Layers_gradientShardsF32Stride_world4 = 60821504;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-static_assert(model_Layers_shardsBf16Stride_world4 == model_Layers_bf16_shard_world4 * 2,
-              "blocks.repeat: an instance of model.layers.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_gradientShardsF32Stride_world4 == model_Layers_bf16_shard_world4 * 4,
-              "blocks.repeat: an instance of model.layers.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 4: where a rank has bucket model.layers.{i}/bf16, in bytes from the start of an arena.
-constexpr long long model_Layers_bf16_shardFirst_world4 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long model_Layers_bf16_gradientShardFirst_world4 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long model_Layers_bf16_gatheredBytes_world4 = 121643008;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long model_Layers_bf16_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long model_Layers_bf16_shardOffset_world4(long long i) { return model_Layers_bf16_shardFirst_world4 + i * model_Layers_shardsBf16Stride_world4; }
-SHARDGEN_FUNCTION long long model_Layers_bf16_gradientShardOffset_world4(long long i) { return model_Layers_bf16_gradientShardFirst_world4 + i * model_Layers_gradientShardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long model_Layers_bf16_slotOffset_world4(long long i) { return slotStartWorld4((model_Layers_position + i) % maxLive) + model_Layers_bf16_blockOffset_world4; }
-static_assert(model_Layers_bf16_shardFirst_world4 == 0,
-              "shard: the shard of model.layers.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gradientShardFirst_world4 == 0,
-              "gradients: the gradient shard of model.layers.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gatheredBytes_world4 == world4 * model_Layers_bf16_shard_world4 * 2,
-              "topology.world: the gathered copy of model.layers.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of model.layers.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotBytesWorld4(model_Layers_position % maxLive) >= model_Layers_bf16_blockOffset_world4 + model_Layers_bf16_gatheredBytes_world4,
-              "gather.max_live: the slot of block model.layers.{i} holds model.layers.{i}/bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 4: where a rank has bucket head/bf16, in bytes from the start of an arena.
-constexpr long long head_bf16_shardOffset_world4 = 486572032;  // bytes into shards of bf16; model_Layers_bf16_shardFirst_world4 + Model_LayersLen * model_Layers_shardsBf16Stride_world4; shard
-constexpr long long head_bf16_gradientShardOffset_world4 = 973144064;  // bytes into gradient shards of f32; model_Layers_bf16_gradientShardFirst_world4 + Model_LayersLen * model_Layers_gradientShardsF32Stride_world4; gradients
-constexpr long long head_bf16_gatheredBytes_world4 = 4096;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_bf16_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_bf16_slotOffset_world4 = slotStartWorld4(head_position % maxLive) + head_bf16_blockOffset_world4;
-static_assert(head_bf16_shardOffset_world4 == model_Layers_bf16_shardFirst_world4 + Model_LayersLen * model_Layers_shardsBf16Stride_world4,
-              "shard: the shard of head/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gradientShardOffset_world4 == model_Layers_bf16_gradientShardFirst_world4 + Model_LayersLen * model_Layers_gradientShardsF32Stride_world4,
-              "gradients: the gradient shard of head/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gatheredBytes_world4 == world4 * head_bf16_shard_world4 * 2,
-              "topology.world: the gathered copy of head/bf16 is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of head/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotBytesWorld4(head_position % maxLive) >= head_bf16_blockOffset_world4 + head_bf16_gatheredBytes_world4,
-              "gather.max_live: the slot of block head holds head/bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 4: where a rank has bucket shared/model.embed_tokens.weight, in bytes from the start of an arena.
-constexpr long long model_EmbedTokens_shared_Weight_shardOffset_world4 = 486573056;  // bytes into shards of bf16; head_bf16_shardOffset_world4 + head_bf16_shard_world4 * 2; shard
-constexpr long long model_EmbedTokens_shared_Weight_gradientShardOffset_world4 = 973146112;  // bytes into gradient shards of f32; head_bf16_gradientShardOffset_world4 + head_bf16_shard_world4 * 4; gradients
-constexpr long long model_EmbedTokens_shared_Weight_gatheredBytes_world4 = 525336576;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long model_EmbedTokens_shared_Weight_slotOffset_world4 = 243286016;  // bytes into the arena of slots, of its gathered copy; slotStartWorld4(maxLive); gather
-static_assert(model_EmbedTokens_shared_Weight_shardOffset_world4 == head_bf16_shardOffset_world4 + head_bf16_shard_world4 * 2,
-              "shard: the shard of shared/model.embed_tokens.weight starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_gradientShardOffset_world4 == head_bf16_gradientShardOffset_world4 + head_bf16_shard_world4 * 4,
-              "gradients: the gradient shard of shared/model.embed_tokens.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_gatheredBytes_world4 == world4 * model_EmbedTokens_shared_Weight_shard_world4 * 2,
-              "topology.world: the gathered copy of shared/model.embed_tokens.weight is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_slotOffset_world4 == slotStartWorld4(maxLive),
-              "gather: the slot of shared/model.embed_tokens.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 4: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld4.
-constexpr long long model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world4 = 0;  // bytes into a gradient buffer, of shared/model.embed_tokens.weight; its start; gradients.slots
-constexpr long long model_EmbedTokens_gradientBytes_world4 = 525336576;  // bytes of all gradients of a block model.embed_tokens; model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world4 + model_EmbedTokens_shared_Weight_gatheredBytes_world4; gradients.slots
-constexpr long long model_Layers_bf16_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of model.layers.{i}/bf16; its start; gradients.slots
-constexpr long long model_Layers_gradientBytes_world4 = 121643008;  // bytes of all gradients of a block model.layers.{i}; model_Layers_bf16_gradientOffset_world4 + model_Layers_bf16_gatheredBytes_world4; gradients.slots
-constexpr long long head_bf16_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of head/bf16; its start; gradients.slots
-constexpr long long head_gradientOffset_model_EmbedTokens_shared_Weight_world4 = 4096;  // bytes into a gradient buffer, of shared/model.embed_tokens.weight; head_bf16_gradientOffset_world4 + head_bf16_gatheredBytes_world4; gradients.slots
-constexpr long long head_gradientBytes_world4 = 525340672;  // bytes of all gradients of a block head; head_gradientOffset_model_EmbedTokens_shared_Weight_world4 + model_EmbedTokens_shared_Weight_gatheredBytes_world4; gradients.slots
-constexpr long long gradientBufferBytesWorld4 = 525340672;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world4 == 0,
-              "gradients.slots: the gradient of shared/model.embed_tokens.weight in block model.embed_tokens starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_gradientBytes_world4 == model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world4 + model_EmbedTokens_shared_Weight_gatheredBytes_world4,
-              "gradients.slots: the gradients of block model.embed_tokens end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of model.layers.{i}/bf16 in block model.layers.{i} starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_gradientBytes_world4 == model_Layers_bf16_gradientOffset_world4 + model_Layers_bf16_gatheredBytes_world4,
-              "gradients.slots: the gradients of block model.layers.{i} end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of head/bf16 in block head starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_gradientOffset_model_EmbedTokens_shared_Weight_world4 == head_bf16_gradientOffset_world4 + head_bf16_gatheredBytes_world4,
-              "gradients.slots: the gradient of shared/model.embed_tokens.weight in block head starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_gradientBytes_world4 == head_gradientOffset_model_EmbedTokens_shared_Weight_world4 + model_EmbedTokens_shared_Weight_gatheredBytes_world4,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientBufferBytesWorld4 == larger(larger(larger(0, model_EmbedTokens_gradientBytes_world4), model_Layers_gradientBytes_world4), head_gradientBytes_world4),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 4: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld4 = 1050673152;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld4 = 262668288;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld4 = 256512;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld4 == roundUp(larger(larger(larger(0, model_Layers_bf16_shard_world4 * 4 * world4), head_bf16_shard_world4 * 4 * world4), model_EmbedTokens_shared_Weight_shard_world4 * 4 * world4), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(wireShardBytesWorld4 == roundUp(larger(larger(larger(0, model_Layers_bf16_shard_world4 * 4), head_bf16_shard_world4 * 4), model_EmbedTokens_shared_Weight_shard_world4 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 4: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld4 = 617907200;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long gradientShardsF32BytesWorld4 = 1235814400;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld4 = 768622592;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld4 = 1050681344;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld4 = 1313341440;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld4 = 256768;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld4 == model_EmbedTokens_shared_Weight_shardOffset_world4 + model_EmbedTokens_shared_Weight_shard_world4 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientShardsF32BytesWorld4 == model_EmbedTokens_shared_Weight_gradientShardOffset_world4 + model_EmbedTokens_shared_Weight_shard_world4 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotsBytesWorld4 == model_EmbedTokens_shared_Weight_slotOffset_world4 + model_EmbedTokens_shared_Weight_gatheredBytes_world4,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientBuffersBytesWorld4 == gradientSlots * gradientBufferBytesWorld4,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(stagingBytesWorld4 == wireFullBytesWorld4 + wireShardBytesWorld4,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(scratchBytesWorld4 == partialsStart + partialsBytesWorld4,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(peakBytesWorld4 == shardsBf16BytesWorld4 + gradientShardsF32BytesWorld4 + slotsBytesWorld4 + gradientBuffersBytesWorld4 + stagingBytesWorld4 + scratchBytesWorld4,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 4: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld4(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld4});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld4});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld4});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld4});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld4});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld4});
-}
-template <class Visit>
-void eachBucketWorld4(Visit visit) {
-  for (long long i = 0; i < Model_LayersLen; i++) {
-    visit(BucketPlace{"model.layers.{i}/bf16", i, model_Layers_bf16_shard_world4, model_Layers_bf16_shardOffset_world4(i), -1, -1, -1, model_Layers_bf16_gradientShardOffset_world4(i), model_Layers_bf16_slotOffset_world4(i), model_Layers_bf16_gatheredBytes_world4});
-  }
-  visit(BucketPlace{"head/bf16", 0, head_bf16_shard_world4, head_bf16_shardOffset_world4, -1, -1, -1, head_bf16_gradientShardOffset_world4, head_bf16_slotOffset_world4, head_bf16_gatheredBytes_world4});
-  visit(BucketPlace{"shared/model.embed_tokens.weight", 0, model_EmbedTokens_shared_Weight_shard_world4, model_EmbedTokens_shared_Weight_shardOffset_world4, -1, -1, -1, model_EmbedTokens_shared_Weight_gradientShardOffset_world4, model_EmbedTokens_shared_Weight_slotOffset_world4, model_EmbedTokens_shared_Weight_gatheredBytes_world4});
-}
-template <class Visit>
-void eachGradientWorld4(Visit visit) {
-  visit(GradientPlace{"model.embed_tokens", 0, "shared/model.embed_tokens.weight", model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world4, model_EmbedTokens_shared_Weight_gatheredBytes_world4});
-  for (long long i = 0; i < Model_LayersLen; i++) {
-    visit(GradientPlace{"model.layers.{i}", i, "model.layers.{i}/bf16", model_Layers_bf16_gradientOffset_world4, model_Layers_bf16_gatheredBytes_world4});
-  }
-  visit(GradientPlace{"head", 0, "head/bf16", head_bf16_gradientOffset_world4, head_bf16_gatheredBytes_world4});
-  visit(GradientPlace{"head", 0, "shared/model.embed_tokens.weight", head_gradientOffset_model_EmbedTokens_shared_Weight_world4, model_EmbedTokens_shared_Weight_gatheredBytes_world4});
-}
-
-// World 8: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld8 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld8 = 121643008;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld8 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld8(long long) { return slotRun0BytesWorld8; }
-SHARDGEN_FUNCTION long long slotStartWorld8(long long slot) { return slotRun0StartWorld8 + (slot - slotRun0FirstWorld8) * slotRun0BytesWorld8; }
-static_assert(slotRun0FirstWorld8 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotRun0StartWorld8 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 8: bytes from one instance of model.layers.{i} to the next.
-constexpr long long model_Layers_shardsBf16Stride_world8 = 15205376;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long model_Layers_gradientShardsF32Stride_world8 = 30410752;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-static_assert(model_Layers_shardsBf16Stride_world8 == model_Layers_bf16_shard_world8 * 2,
-              "blocks.repeat: an instance of model.layers.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_gradientShardsF32Stride_world8 == model_Layers_bf16_shard_world8 * 4,
-              "blocks.repeat: an instance of model.layers.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 8: where a rank has bucket model.layers.{i}/bf16, in bytes from the start of an arena.
-constexpr long long model_Layers_bf16_shardFirst_world8 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long model_Layers_bf16_gradientShardFirst_world8 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long model_Layers_bf16_gatheredBytes_world8 = 121643008;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long model_Layers_bf16_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long model_Layers_bf16_shardOffset_world8(long long i) { return model_Layers_bf16_shardFirst_world8 + i * model_Layers_shardsBf16Stride_world8; }
-SHARDGEN_FUNCTION long long model_Layers_bf16_gradientShardOffset_world8(long long i) { return model_Layers_bf16_gradientShardFirst_world8 + i * model_Layers_gradientShardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long model_Layers_bf16_slotOffset_world8(long long i) { return slotStartWorld8((model_Layers_position + i) % maxLive) + model_Layers_bf16_blockOffset_world8; }
-static_assert(model_Layers_bf16_shardFirst_world8 == 0,
-              "shard: the shard of model.layers.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gradientShardFirst_world8 == 0,
-              "gradients: the gradient shard of model.layers.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gatheredBytes_world8 == world8 * model_Layers_bf16_shard_world8 * 2,
-              "topology.world: the gathered copy of model.layers.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of model.layers.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotBytesWorld8(model_Layers_position % maxLive) >= model_Layers_bf16_blockOffset_world8 + model_Layers_bf16_gatheredBytes_world8,
-              "gather.max_live: the slot of block model.layers.{i} holds model.layers.{i}/bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 8: where a rank has bucket head/bf16, in bytes from the start of an arena.
-constexpr long long head_bf16_shardOffset_world8 = 243286016;  // bytes into shards of bf16; model_Layers_bf16_shardFirst_world8 + Model_LayersLen * model_Layers_shardsBf16Stride_world8; shard
-constexpr long long head_bf16_gradientShardOffset_world8 = 486572032;  // bytes into gradient shards of f32; model_Layers_bf16_gradientShardFirst_world8 + Model_LayersLen * model_Layers_gradientShardsF32Stride_world8; gradients
-constexpr long long head_bf16_gatheredBytes_world8 = 4096;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_bf16_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_bf16_slotOffset_world8 = slotStartWorld8(head_position % maxLive) + head_bf16_blockOffset_world8;
-static_assert(head_bf16_shardOffset_world8 == model_Layers_bf16_shardFirst_world8 + Model_LayersLen * model_Layers_shardsBf16Stride_world8,
-              "shard: the shard of head/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gradientShardOffset_world8 == model_Layers_bf16_gradientShardFirst_world8 + Model_LayersLen * model_Layers_gradientShardsF32Stride_world8,
-              "gradients: the gradient shard of head/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gatheredBytes_world8 == world8 * head_bf16_shard_world8 * 2,
-              "topology.world: the gathered copy of head/bf16 is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of head/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotBytesWorld8(head_position % maxLive) >= head_bf16_blockOffset_world8 + head_bf16_gatheredBytes_world8,
-              "gather.max_live: the slot of block head holds head/bf16; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 8: where a rank has bucket shared/model.embed_tokens.weight, in bytes from the start of an arena.
-constexpr long long model_EmbedTokens_shared_Weight_shardOffset_world8 = 243286528;  // bytes into shards of bf16; head_bf16_shardOffset_world8 + head_bf16_shard_world8 * 2; shard
-constexpr long long model_EmbedTokens_shared_Weight_gradientShardOffset_world8 = 486573056;  // bytes into gradient shards of f32; head_bf16_gradientShardOffset_world8 + head_bf16_shard_world8 * 4; gradients
-constexpr long long model_EmbedTokens_shared_Weight_gatheredBytes_world8 = 525336576;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long model_EmbedTokens_shared_Weight_slotOffset_world8 = 243286016;  // bytes into the arena of slots, of its gathered copy; slotStartWorld8(maxLive); gather
-static_assert(model_EmbedTokens_shared_Weight_shardOffset_world8 == head_bf16_shardOffset_world8 + head_bf16_shard_world8 * 2,
-              "shard: the shard of shared/model.embed_tokens.weight starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_gradientShardOffset_world8 == head_bf16_gradientShardOffset_world8 + head_bf16_shard_world8 * 4,
-              "gradients: the gradient shard of shared/model.embed_tokens.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_gatheredBytes_world8 == world8 * model_EmbedTokens_shared_Weight_shard_world8 * 2,
-              "topology.world: the gathered copy of shared/model.embed_tokens.weight is the shards of all ranks; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_shared_Weight_slotOffset_world8 == slotStartWorld8(maxLive),
-              "gather: the slot of shared/model.embed_tokens.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 8: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld8.
-constexpr long long model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world8 = 0;  // bytes into a gradient buffer, of shared/model.embed_tokens.weight; its start; gradients.slots
-constexpr long long model_EmbedTokens_gradientBytes_world8 = 525336576;  // bytes of all gradients of a block model.embed_tokens; model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world8 + model_EmbedTokens_shared_Weight_gatheredBytes_world8; gradients.slots
-constexpr long long model_Layers_bf16_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of model.layers.{i}/bf16; its start; gradients.slots
-constexpr long long model_Layers_gradientBytes_world8 = 121643008;  // bytes of all gradients of a block model.layers.{i}; model_Layers_bf16_gradientOffset_world8 + model_Layers_bf16_gatheredBytes_world8; gradients.slots
-constexpr long long head_bf16_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of head/bf16; its start; gradients.slots
-constexpr long long head_gradientOffset_model_EmbedTokens_shared_Weight_world8 = 4096;  // bytes into a gradient buffer, of shared/model.embed_tokens.weight; head_bf16_gradientOffset_world8 + head_bf16_gatheredBytes_world8; gradients.slots
-constexpr long long head_gradientBytes_world8 = 525340672;  // bytes of all gradients of a block head; head_gradientOffset_model_EmbedTokens_shared_Weight_world8 + model_EmbedTokens_shared_Weight_gatheredBytes_world8; gradients.slots
-constexpr long long gradientBufferBytesWorld8 = 525340672;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world8 == 0,
-              "gradients.slots: the gradient of shared/model.embed_tokens.weight in block model.embed_tokens starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_EmbedTokens_gradientBytes_world8 == model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world8 + model_EmbedTokens_shared_Weight_gatheredBytes_world8,
-              "gradients.slots: the gradients of block model.embed_tokens end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_bf16_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of model.layers.{i}/bf16 in block model.layers.{i} starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(model_Layers_gradientBytes_world8 == model_Layers_bf16_gradientOffset_world8 + model_Layers_bf16_gatheredBytes_world8,
-              "gradients.slots: the gradients of block model.layers.{i} end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_bf16_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of head/bf16 in block head starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_gradientOffset_model_EmbedTokens_shared_Weight_world8 == head_bf16_gradientOffset_world8 + head_bf16_gatheredBytes_world8,
-              "gradients.slots: the gradient of shared/model.embed_tokens.weight in block head starts where the one before it ends; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(head_gradientBytes_world8 == head_gradientOffset_model_EmbedTokens_shared_Weight_world8 + model_EmbedTokens_shared_Weight_gatheredBytes_world8,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientBufferBytesWorld8 == larger(larger(larger(0, model_EmbedTokens_gradientBytes_world8), model_Layers_gradientBytes_world8), head_gradientBytes_world8),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 8: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld8 = 1050673152;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld8 = 131334144;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld8 = 128256;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld8 == roundUp(larger(larger(larger(0, model_Layers_bf16_shard_world8 * 4 * world8), head_bf16_shard_world8 * 4 * world8), model_EmbedTokens_shared_Weight_shard_world8 * 4 * world8), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(wireShardBytesWorld8 == roundUp(larger(larger(larger(0, model_Layers_bf16_shard_world8 * 4), head_bf16_shard_world8 * 4), model_EmbedTokens_shared_Weight_shard_world8 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 8: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld8 = 308953600;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long gradientShardsF32BytesWorld8 = 617907200;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld8 = 768622592;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld8 = 1050681344;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld8 = 1182007296;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld8 = 128512;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld8 == model_EmbedTokens_shared_Weight_shardOffset_world8 + model_EmbedTokens_shared_Weight_shard_world8 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientShardsF32BytesWorld8 == model_EmbedTokens_shared_Weight_gradientShardOffset_world8 + model_EmbedTokens_shared_Weight_shard_world8 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(slotsBytesWorld8 == model_EmbedTokens_shared_Weight_slotOffset_world8 + model_EmbedTokens_shared_Weight_gatheredBytes_world8,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(gradientBuffersBytesWorld8 == gradientSlots * gradientBufferBytesWorld8,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(stagingBytesWorld8 == wireFullBytesWorld8 + wireShardBytesWorld8,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(scratchBytesWorld8 == partialsStart + partialsBytesWorld8,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-static_assert(peakBytesWorld8 == shardsBf16BytesWorld8 + gradientShardsF32BytesWorld8 + slotsBytesWorld8 + gradientBuffersBytesWorld8 + stagingBytesWorld8 + scratchBytesWorld8,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3.2-1b.yaml");
-
-// World 8: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld8(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld8});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld8});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld8});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld8});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld8});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld8});
-}
-template <class Visit>
-void eachBucketWorld8(Visit visit) {
-  for (long long i = 0; i < Model_LayersLen; i++) {
-    visit(BucketPlace{"model.layers.{i}/bf16", i, model_Layers_bf16_shard_world8, model_Layers_bf16_shardOffset_world8(i), -1, -1, -1, model_Layers_bf16_gradientShardOffset_world8(i), model_Layers_bf16_slotOffset_world8(i), model_Layers_bf16_gatheredBytes_world8});
-  }
-  visit(BucketPlace{"head/bf16", 0, head_bf16_shard_world8, head_bf16_shardOffset_world8, -1, -1, -1, head_bf16_gradientShardOffset_world8, head_bf16_slotOffset_world8, head_bf16_gatheredBytes_world8});
-  visit(BucketPlace{"shared/model.embed_tokens.weight", 0, model_EmbedTokens_shared_Weight_shard_world8, model_EmbedTokens_shared_Weight_shardOffset_world8, -1, -1, -1, model_EmbedTokens_shared_Weight_gradientShardOffset_world8, model_EmbedTokens_shared_Weight_slotOffset_world8, model_EmbedTokens_shared_Weight_gatheredBytes_world8});
-}
-template <class Visit>
-void eachGradientWorld8(Visit visit) {
-  visit(GradientPlace{"model.embed_tokens", 0, "shared/model.embed_tokens.weight", model_EmbedTokens_gradientOffset_model_EmbedTokens_shared_Weight_world8, model_EmbedTokens_shared_Weight_gatheredBytes_world8});
-  for (long long i = 0; i < Model_LayersLen; i++) {
-    visit(GradientPlace{"model.layers.{i}", i, "model.layers.{i}/bf16", model_Layers_bf16_gradientOffset_world8, model_Layers_bf16_gatheredBytes_world8});
-  }
-  visit(GradientPlace{"head", 0, "head/bf16", head_bf16_gradientOffset_world8, head_bf16_gatheredBytes_world8});
-  visit(GradientPlace{"head", 0, "shared/model.embed_tokens.weight", head_gradientOffset_model_EmbedTokens_shared_Weight_world8, model_EmbedTokens_shared_Weight_gatheredBytes_world8});
-}
+// Every rule, at every world size.
+static_assert(World<1>::world == 1 && World<2>::world == 2 && World<3>::world == 3 && World<4>::world == 4 && World<8>::world == 8,
+              "topology.world: the world sizes are those of the spec" SHARDGEN_FIX);
 
 }  // namespace shardgen::models::llama321b
+#undef SHARDGEN_FIX

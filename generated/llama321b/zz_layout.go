@@ -16,266 +16,240 @@ import (
 // `go tool shardgen generate llama-3.2-1b.yaml`.
 const _ = abi.RunShardgenGenerate_Version1
 
+// Behind constants stand rules that the compiler checks: uint64(x - y) is a constant
+// only where x >= y, and -uint64(x - y) only where x == y. A line that does not
+// compile is a rule that the constants break: they were edited by hand, or merged
+// from two versions. Fix: run `go tool shardgen generate llama-3.2-1b.yaml`.
+
 // The blocks model.layers.{i}: i = 0..15.
 const (
-	Model_LayersFirst = 0
-	Model_LayersLen   = 16
-	// the last index is First + Len - 1; if not, generate again
+	Model_LayersFirst = 0  // the first index; blocks.repeat
+	Model_LayersLen   = 16 // blocks; blocks.repeat
+
+	// blocks.repeat: the last index of model.layers.{i} is First + Len - 1; if not, generate again
 	_ = -uint64(Model_LayersFirst + Model_LayersLen - 1 - 15)
 )
 
 // What holds for all buckets.
 const (
-	alignBytes    int64 = 256 // bytes; every payload and every start in a bucket is a multiple of it
-	maxLive       int64 = 2   // gather slots; the block at position p uses slot p mod maxLive
-	prefetch      int64 = 1   // blocks gathered ahead of the trainer
-	gradientSlots int64 = 2   // full-size gradient buffers
+	alignBytes    int64 = 256 // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
+	maxLive       int64 = 2   // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
+	prefetch      int64 = 1   // blocks gathered ahead of the trainer; gather.prefetch
+	gradientSlots int64 = 2   // full-size gradient buffers; gradients.slots
 
-	world1          int64 = 1           // ranks
-	restBytesWorld1 int64 = 7414886400  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 11336562944 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world2          int64 = 2          // ranks
-	restBytesWorld2 int64 = 3707443200 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld2 int64 = 7103270144 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world3          int64 = 3          // ranks
-	restBytesWorld3 int64 = 2471637504 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld3 int64 = 5692183296 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world4          int64 = 4          // ranks
-	restBytesWorld4 int64 = 1853721600 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld4 int64 = 4986623744 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world8          int64 = 8          // ranks
-	restBytesWorld8 int64 = 926860800  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld8 int64 = 3928300544 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-)
-
-// What the compiler checks. uint64(x - y) is a constant only where x >= y, and
-// -uint64(x - y) only where x == y. A line that does not compile is a rule that
-// the constants break: they were edited by hand, or merged from two versions. Fix:
-// run `go tool shardgen generate llama-3.2-1b.yaml`.
-const (
-	// max_live >= 1 + prefetch: the blocks gathered ahead need slots besides the one in use; if not, generate again
+	// shard.align_bytes: 16 or more, because kernels use 16-byte accesses; if not, generate again
+	_ = uint64(alignBytes - 16)
+	// shard.align_bytes: a power of two, 65536 at most; if not, generate again
+	_ = -uint64(65536%alignBytes - 0)
+	// gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, generate again
 	_ = uint64(maxLive - (1 + prefetch))
-	// a backward pass needs a gradient buffer; if not, generate again
+	// gradients.slots: a backward pass needs a gradient buffer; if not, generate again
 	_ = uint64(gradientSlots - 1)
-	// the constant's name says its world size; if not, generate again
+)
+
+// The world sizes.
+const (
+	world1 int64 = 1 // ranks; topology.world
+	world2 int64 = 2 // ranks; topology.world
+	world3 int64 = 3 // ranks; topology.world
+	world4 int64 = 4 // ranks; topology.world
+	world8 int64 = 8 // ranks; topology.world
+
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world1 - 1)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld1 - restBytesWorld1)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world2 - 2)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld2 - restBytesWorld2)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world3 - 3)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld3 - restBytesWorld3)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world4 - 4)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld4 - restBytesWorld4)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world8 - 8)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld8 - restBytesWorld8)
 )
 
-// Bucket model.layers.{i}/bf16, trainable: 9 parameters of 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket model.layers.{i}/bf16, trainable: 2 bytes an element.
 const (
-	model_Layers_bf16_unit int64 = 128 // elements; alignBytes/2
+	model_Layers_bf16_unit                    int64 = 128      // elements; alignBytes / 2; shard.align_bytes
+	model_Layers_numel_SelfAttn_QProj         int64 = 4194304  // elements of model.layers.{i}.self_attn.q_proj.weight; 2048 * 2048; blocks.params.shape
+	model_Layers_start_SelfAttn_QProj         int64 = 0        // elements; 0; blocks.params
+	model_Layers_numel_SelfAttn_KProj         int64 = 1048576  // elements of model.layers.{i}.self_attn.k_proj.weight; 512 * 2048; blocks.params.shape
+	model_Layers_start_SelfAttn_KProj         int64 = 4194304  // elements; roundUp(model_Layers_start_SelfAttn_QProj + model_Layers_numel_SelfAttn_QProj, model_Layers_bf16_unit); blocks.params
+	model_Layers_numel_SelfAttn_VProj         int64 = 1048576  // elements of model.layers.{i}.self_attn.v_proj.weight; 512 * 2048; blocks.params.shape
+	model_Layers_start_SelfAttn_VProj         int64 = 5242880  // elements; roundUp(model_Layers_start_SelfAttn_KProj + model_Layers_numel_SelfAttn_KProj, model_Layers_bf16_unit); blocks.params
+	model_Layers_numel_SelfAttn_OProj         int64 = 4194304  // elements of model.layers.{i}.self_attn.o_proj.weight; 2048 * 2048; blocks.params.shape
+	model_Layers_start_SelfAttn_OProj         int64 = 6291456  // elements; roundUp(model_Layers_start_SelfAttn_VProj + model_Layers_numel_SelfAttn_VProj, model_Layers_bf16_unit); blocks.params
+	model_Layers_numel_Mlp_GateProj           int64 = 16777216 // elements of model.layers.{i}.mlp.gate_proj.weight; 8192 * 2048; blocks.params.shape
+	model_Layers_start_Mlp_GateProj           int64 = 10485760 // elements; roundUp(model_Layers_start_SelfAttn_OProj + model_Layers_numel_SelfAttn_OProj, model_Layers_bf16_unit); blocks.params
+	model_Layers_numel_Mlp_UpProj             int64 = 16777216 // elements of model.layers.{i}.mlp.up_proj.weight; 8192 * 2048; blocks.params.shape
+	model_Layers_start_Mlp_UpProj             int64 = 27262976 // elements; roundUp(model_Layers_start_Mlp_GateProj + model_Layers_numel_Mlp_GateProj, model_Layers_bf16_unit); blocks.params
+	model_Layers_numel_Mlp_DownProj           int64 = 16777216 // elements of model.layers.{i}.mlp.down_proj.weight; 2048 * 8192; blocks.params.shape
+	model_Layers_start_Mlp_DownProj           int64 = 44040192 // elements; roundUp(model_Layers_start_Mlp_UpProj + model_Layers_numel_Mlp_UpProj, model_Layers_bf16_unit); blocks.params
+	model_Layers_numel_InputLayernorm         int64 = 2048     // elements of model.layers.{i}.input_layernorm.weight; 2048; blocks.params.shape
+	model_Layers_start_InputLayernorm         int64 = 60817408 // elements; roundUp(model_Layers_start_Mlp_DownProj + model_Layers_numel_Mlp_DownProj, model_Layers_bf16_unit); blocks.params
+	model_Layers_numel_PostAttentionLayernorm int64 = 2048     // elements of model.layers.{i}.post_attention_layernorm.weight; 2048; blocks.params.shape
+	model_Layers_start_PostAttentionLayernorm int64 = 60819456 // elements; roundUp(model_Layers_start_InputLayernorm + model_Layers_numel_InputLayernorm, model_Layers_bf16_unit); blocks.params
+	model_Layers_bf16_end                     int64 = 60821504 // elements; roundUp(model_Layers_start_PostAttentionLayernorm + model_Layers_numel_PostAttentionLayernorm, model_Layers_bf16_unit); blocks.params
 
-	model_Layers_numel_SelfAttn_QProj int64 = 4194304 // elements of model.layers.{i}.self_attn.q_proj.weight; 2048*2048
-	model_Layers_start_SelfAttn_QProj int64 = 0       // elements; the bucket's start
-
-	model_Layers_numel_SelfAttn_KProj int64 = 1048576 // elements of model.layers.{i}.self_attn.k_proj.weight; 512*2048
-	model_Layers_start_SelfAttn_KProj int64 = 4194304 // elements; roundup(model_Layers_start_SelfAttn_QProj + model_Layers_numel_SelfAttn_QProj, unit)
-
-	model_Layers_numel_SelfAttn_VProj int64 = 1048576 // elements of model.layers.{i}.self_attn.v_proj.weight; 512*2048
-	model_Layers_start_SelfAttn_VProj int64 = 5242880 // elements; roundup(model_Layers_start_SelfAttn_KProj + model_Layers_numel_SelfAttn_KProj, unit)
-
-	model_Layers_numel_SelfAttn_OProj int64 = 4194304 // elements of model.layers.{i}.self_attn.o_proj.weight; 2048*2048
-	model_Layers_start_SelfAttn_OProj int64 = 6291456 // elements; roundup(model_Layers_start_SelfAttn_VProj + model_Layers_numel_SelfAttn_VProj, unit)
-
-	model_Layers_numel_Mlp_GateProj int64 = 16777216 // elements of model.layers.{i}.mlp.gate_proj.weight; 8192*2048
-	model_Layers_start_Mlp_GateProj int64 = 10485760 // elements; roundup(model_Layers_start_SelfAttn_OProj + model_Layers_numel_SelfAttn_OProj, unit)
-
-	model_Layers_numel_Mlp_UpProj int64 = 16777216 // elements of model.layers.{i}.mlp.up_proj.weight; 8192*2048
-	model_Layers_start_Mlp_UpProj int64 = 27262976 // elements; roundup(model_Layers_start_Mlp_GateProj + model_Layers_numel_Mlp_GateProj, unit)
-
-	model_Layers_numel_Mlp_DownProj int64 = 16777216 // elements of model.layers.{i}.mlp.down_proj.weight; 2048*8192
-	model_Layers_start_Mlp_DownProj int64 = 44040192 // elements; roundup(model_Layers_start_Mlp_UpProj + model_Layers_numel_Mlp_UpProj, unit)
-
-	model_Layers_numel_InputLayernorm int64 = 2048     // elements of model.layers.{i}.input_layernorm.weight; 2048
-	model_Layers_start_InputLayernorm int64 = 60817408 // elements; roundup(model_Layers_start_Mlp_DownProj + model_Layers_numel_Mlp_DownProj, unit)
-
-	model_Layers_numel_PostAttentionLayernorm int64 = 2048     // elements of model.layers.{i}.post_attention_layernorm.weight; 2048
-	model_Layers_start_PostAttentionLayernorm int64 = 60819456 // elements; roundup(model_Layers_start_InputLayernorm + model_Layers_numel_InputLayernorm, unit)
-
-	model_Layers_bf16_end          int64 = 60821504 // elements; roundup(model_Layers_start_PostAttentionLayernorm + model_Layers_numel_PostAttentionLayernorm, unit)
-	model_Layers_bf16_shard_world1 int64 = 60821504 // elements of each rank; roundup(ceil(end/1), unit)
-	model_Layers_bf16_shard_world2 int64 = 30410752 // elements of each rank; roundup(ceil(end/2), unit)
-	model_Layers_bf16_shard_world3 int64 = 20273920 // elements of each rank; roundup(ceil(end/3), unit)
-	model_Layers_bf16_shard_world4 int64 = 15205376 // elements of each rank; roundup(ceil(end/4), unit)
-	model_Layers_bf16_shard_world8 int64 = 7602688  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket model.layers.{i}/bf16.
-const (
-	// a unit of 2-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 2-byte elements of model.layers.{i}/bf16 is align_bytes long; if not, generate again
 	_ = -uint64(model_Layers_bf16_unit*2 - alignBytes)
-	// numel of model.layers.{i}.self_attn.q_proj.weight is the product of its shape, [2048, 2048]; if not, generate again
+	// blocks.params.shape: numel of model.layers.{i}.self_attn.q_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(model_Layers_numel_SelfAttn_QProj - 2048*2048)
-	// model.layers.{i}.self_attn.q_proj.weight starts the bucket; if not, generate again
+	// blocks.params: model.layers.{i}.self_attn.q_proj.weight starts the bucket; if not, generate again
 	_ = -uint64(model_Layers_start_SelfAttn_QProj - 0)
-	// numel of model.layers.{i}.self_attn.k_proj.weight is the product of its shape, [512, 2048]; if not, generate again
+	// blocks.params.shape: numel of model.layers.{i}.self_attn.k_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(model_Layers_numel_SelfAttn_KProj - 512*2048)
-	// model.layers.{i}.self_attn.k_proj.weight starts where model.layers.{i}.self_attn.q_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: model.layers.{i}.self_attn.k_proj.weight starts where model.layers.{i}.self_attn.q_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(model_Layers_start_SelfAttn_KProj - (model_Layers_start_SelfAttn_QProj+model_Layers_numel_SelfAttn_QProj+model_Layers_bf16_unit-1)/model_Layers_bf16_unit*model_Layers_bf16_unit)
-	// numel of model.layers.{i}.self_attn.v_proj.weight is the product of its shape, [512, 2048]; if not, generate again
+	// blocks.params.shape: numel of model.layers.{i}.self_attn.v_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(model_Layers_numel_SelfAttn_VProj - 512*2048)
-	// model.layers.{i}.self_attn.v_proj.weight starts where model.layers.{i}.self_attn.k_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: model.layers.{i}.self_attn.v_proj.weight starts where model.layers.{i}.self_attn.k_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(model_Layers_start_SelfAttn_VProj - (model_Layers_start_SelfAttn_KProj+model_Layers_numel_SelfAttn_KProj+model_Layers_bf16_unit-1)/model_Layers_bf16_unit*model_Layers_bf16_unit)
-	// numel of model.layers.{i}.self_attn.o_proj.weight is the product of its shape, [2048, 2048]; if not, generate again
+	// blocks.params.shape: numel of model.layers.{i}.self_attn.o_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(model_Layers_numel_SelfAttn_OProj - 2048*2048)
-	// model.layers.{i}.self_attn.o_proj.weight starts where model.layers.{i}.self_attn.v_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: model.layers.{i}.self_attn.o_proj.weight starts where model.layers.{i}.self_attn.v_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(model_Layers_start_SelfAttn_OProj - (model_Layers_start_SelfAttn_VProj+model_Layers_numel_SelfAttn_VProj+model_Layers_bf16_unit-1)/model_Layers_bf16_unit*model_Layers_bf16_unit)
-	// numel of model.layers.{i}.mlp.gate_proj.weight is the product of its shape, [8192, 2048]; if not, generate again
+	// blocks.params.shape: numel of model.layers.{i}.mlp.gate_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(model_Layers_numel_Mlp_GateProj - 8192*2048)
-	// model.layers.{i}.mlp.gate_proj.weight starts where model.layers.{i}.self_attn.o_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: model.layers.{i}.mlp.gate_proj.weight starts where model.layers.{i}.self_attn.o_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(model_Layers_start_Mlp_GateProj - (model_Layers_start_SelfAttn_OProj+model_Layers_numel_SelfAttn_OProj+model_Layers_bf16_unit-1)/model_Layers_bf16_unit*model_Layers_bf16_unit)
-	// numel of model.layers.{i}.mlp.up_proj.weight is the product of its shape, [8192, 2048]; if not, generate again
+	// blocks.params.shape: numel of model.layers.{i}.mlp.up_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(model_Layers_numel_Mlp_UpProj - 8192*2048)
-	// model.layers.{i}.mlp.up_proj.weight starts where model.layers.{i}.mlp.gate_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: model.layers.{i}.mlp.up_proj.weight starts where model.layers.{i}.mlp.gate_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(model_Layers_start_Mlp_UpProj - (model_Layers_start_Mlp_GateProj+model_Layers_numel_Mlp_GateProj+model_Layers_bf16_unit-1)/model_Layers_bf16_unit*model_Layers_bf16_unit)
-	// numel of model.layers.{i}.mlp.down_proj.weight is the product of its shape, [2048, 8192]; if not, generate again
+	// blocks.params.shape: numel of model.layers.{i}.mlp.down_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(model_Layers_numel_Mlp_DownProj - 2048*8192)
-	// model.layers.{i}.mlp.down_proj.weight starts where model.layers.{i}.mlp.up_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: model.layers.{i}.mlp.down_proj.weight starts where model.layers.{i}.mlp.up_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(model_Layers_start_Mlp_DownProj - (model_Layers_start_Mlp_UpProj+model_Layers_numel_Mlp_UpProj+model_Layers_bf16_unit-1)/model_Layers_bf16_unit*model_Layers_bf16_unit)
-	// numel of model.layers.{i}.input_layernorm.weight is the product of its shape, [2048]; if not, generate again
+	// blocks.params.shape: numel of model.layers.{i}.input_layernorm.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(model_Layers_numel_InputLayernorm - 2048)
-	// model.layers.{i}.input_layernorm.weight starts where model.layers.{i}.mlp.down_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: model.layers.{i}.input_layernorm.weight starts where model.layers.{i}.mlp.down_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(model_Layers_start_InputLayernorm - (model_Layers_start_Mlp_DownProj+model_Layers_numel_Mlp_DownProj+model_Layers_bf16_unit-1)/model_Layers_bf16_unit*model_Layers_bf16_unit)
-	// numel of model.layers.{i}.post_attention_layernorm.weight is the product of its shape, [2048]; if not, generate again
+	// blocks.params.shape: numel of model.layers.{i}.post_attention_layernorm.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(model_Layers_numel_PostAttentionLayernorm - 2048)
-	// model.layers.{i}.post_attention_layernorm.weight starts where model.layers.{i}.input_layernorm.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: model.layers.{i}.post_attention_layernorm.weight starts where model.layers.{i}.input_layernorm.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(model_Layers_start_PostAttentionLayernorm - (model_Layers_start_InputLayernorm+model_Layers_numel_InputLayernorm+model_Layers_bf16_unit-1)/model_Layers_bf16_unit*model_Layers_bf16_unit)
-	// the bucket ends where model.layers.{i}.post_attention_layernorm.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket model.layers.{i}/bf16 ends where model.layers.{i}.post_attention_layernorm.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(model_Layers_bf16_end - (model_Layers_start_PostAttentionLayernorm+model_Layers_numel_PostAttentionLayernorm+model_Layers_bf16_unit-1)/model_Layers_bf16_unit*model_Layers_bf16_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(model_Layers_bf16_shard_world1 - (model_Layers_bf16_end/model_Layers_bf16_unit+world1-1)/world1*model_Layers_bf16_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(model_Layers_bf16_shard_world2 - (model_Layers_bf16_end/model_Layers_bf16_unit+world2-1)/world2*model_Layers_bf16_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(model_Layers_bf16_shard_world3 - (model_Layers_bf16_end/model_Layers_bf16_unit+world3-1)/world3*model_Layers_bf16_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(model_Layers_bf16_shard_world4 - (model_Layers_bf16_end/model_Layers_bf16_unit+world4-1)/world4*model_Layers_bf16_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(model_Layers_bf16_shard_world8 - (model_Layers_bf16_end/model_Layers_bf16_unit+world8-1)/world8*model_Layers_bf16_unit)
 )
 
-// Bucket head/bf16, trainable: 1 parameter of 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket head/bf16, trainable: 2 bytes an element.
 const (
-	head_bf16_unit int64 = 128 // elements; alignBytes/2
+	head_bf16_unit        int64 = 128  // elements; alignBytes / 2; shard.align_bytes
+	head_numel_Model_Norm int64 = 2048 // elements of model.norm.weight; 2048; blocks.params.shape
+	head_start_Model_Norm int64 = 0    // elements; 0; blocks.params
+	head_bf16_end         int64 = 2048 // elements; roundUp(head_start_Model_Norm + head_numel_Model_Norm, head_bf16_unit); blocks.params
 
-	head_numel_Model_Norm int64 = 2048 // elements of model.norm.weight; 2048
-	head_start_Model_Norm int64 = 0    // elements; the bucket's start
-
-	head_bf16_end          int64 = 2048 // elements; roundup(head_start_Model_Norm + head_numel_Model_Norm, unit)
-	head_bf16_shard_world1 int64 = 2048 // elements of each rank; roundup(ceil(end/1), unit)
-	head_bf16_shard_world2 int64 = 1024 // elements of each rank; roundup(ceil(end/2), unit)
-	head_bf16_shard_world3 int64 = 768  // elements of each rank; roundup(ceil(end/3), unit)
-	head_bf16_shard_world4 int64 = 512  // elements of each rank; roundup(ceil(end/4), unit)
-	head_bf16_shard_world8 int64 = 256  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket head/bf16.
-const (
-	// a unit of 2-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 2-byte elements of head/bf16 is align_bytes long; if not, generate again
 	_ = -uint64(head_bf16_unit*2 - alignBytes)
-	// numel of model.norm.weight is the product of its shape, [2048]; if not, generate again
+	// blocks.params.shape: numel of model.norm.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(head_numel_Model_Norm - 2048)
-	// model.norm.weight starts the bucket; if not, generate again
+	// blocks.params: model.norm.weight starts the bucket; if not, generate again
 	_ = -uint64(head_start_Model_Norm - 0)
-	// the bucket ends where model.norm.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket head/bf16 ends where model.norm.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(head_bf16_end - (head_start_Model_Norm+head_numel_Model_Norm+head_bf16_unit-1)/head_bf16_unit*head_bf16_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(head_bf16_shard_world1 - (head_bf16_end/head_bf16_unit+world1-1)/world1*head_bf16_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(head_bf16_shard_world2 - (head_bf16_end/head_bf16_unit+world2-1)/world2*head_bf16_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(head_bf16_shard_world3 - (head_bf16_end/head_bf16_unit+world3-1)/world3*head_bf16_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(head_bf16_shard_world4 - (head_bf16_end/head_bf16_unit+world4-1)/world4*head_bf16_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(head_bf16_shard_world8 - (head_bf16_end/head_bf16_unit+world8-1)/world8*head_bf16_unit)
 )
 
-// Bucket shared/model.embed_tokens.weight, trainable: 1 parameter of 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket shared/model.embed_tokens.weight, trainable: 2 bytes an element.
 const (
-	model_EmbedTokens_shared_Weight_unit int64 = 128 // elements; alignBytes/2
+	model_EmbedTokens_shared_Weight_unit int64 = 128       // elements; alignBytes / 2; shard.align_bytes
+	model_EmbedTokens_numel_Weight       int64 = 262668288 // elements of model.embed_tokens.weight; 128256 * 2048; blocks.params.shape
+	model_EmbedTokens_start_Weight       int64 = 0         // elements; 0; blocks.params
+	model_EmbedTokens_shared_Weight_end  int64 = 262668288 // elements; roundUp(model_EmbedTokens_start_Weight + model_EmbedTokens_numel_Weight, model_EmbedTokens_shared_Weight_unit); blocks.params
 
-	model_EmbedTokens_numel_Weight int64 = 262668288 // elements of model.embed_tokens.weight; 128256*2048
-	model_EmbedTokens_start_Weight int64 = 0         // elements; the bucket's start
-
-	model_EmbedTokens_shared_Weight_end          int64 = 262668288 // elements; roundup(model_EmbedTokens_start_Weight + model_EmbedTokens_numel_Weight, unit)
-	model_EmbedTokens_shared_Weight_shard_world1 int64 = 262668288 // elements of each rank; roundup(ceil(end/1), unit)
-	model_EmbedTokens_shared_Weight_shard_world2 int64 = 131334144 // elements of each rank; roundup(ceil(end/2), unit)
-	model_EmbedTokens_shared_Weight_shard_world3 int64 = 87556096  // elements of each rank; roundup(ceil(end/3), unit)
-	model_EmbedTokens_shared_Weight_shard_world4 int64 = 65667072  // elements of each rank; roundup(ceil(end/4), unit)
-	model_EmbedTokens_shared_Weight_shard_world8 int64 = 32833536  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket shared/model.embed_tokens.weight.
-const (
-	// a unit of 2-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 2-byte elements of shared/model.embed_tokens.weight is align_bytes long; if not, generate again
 	_ = -uint64(model_EmbedTokens_shared_Weight_unit*2 - alignBytes)
-	// numel of model.embed_tokens.weight is the product of its shape, [128256, 2048]; if not, generate again
+	// blocks.params.shape: numel of model.embed_tokens.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(model_EmbedTokens_numel_Weight - 128256*2048)
-	// model.embed_tokens.weight starts the bucket; if not, generate again
+	// blocks.params: model.embed_tokens.weight starts the bucket; if not, generate again
 	_ = -uint64(model_EmbedTokens_start_Weight - 0)
-	// the bucket ends where model.embed_tokens.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket shared/model.embed_tokens.weight ends where model.embed_tokens.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(model_EmbedTokens_shared_Weight_end - (model_EmbedTokens_start_Weight+model_EmbedTokens_numel_Weight+model_EmbedTokens_shared_Weight_unit-1)/model_EmbedTokens_shared_Weight_unit*model_EmbedTokens_shared_Weight_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
+)
+
+// What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+const (
+	model_Layers_bf16_shard_world1               int64 = 60821504  // elements; ceilDiv(model_Layers_bf16_end / model_Layers_bf16_unit, world1) * model_Layers_bf16_unit; topology.world
+	model_Layers_bf16_shard_world2               int64 = 30410752  // elements; ceilDiv(model_Layers_bf16_end / model_Layers_bf16_unit, world2) * model_Layers_bf16_unit; topology.world
+	model_Layers_bf16_shard_world3               int64 = 20273920  // elements; ceilDiv(model_Layers_bf16_end / model_Layers_bf16_unit, world3) * model_Layers_bf16_unit; topology.world
+	model_Layers_bf16_shard_world4               int64 = 15205376  // elements; ceilDiv(model_Layers_bf16_end / model_Layers_bf16_unit, world4) * model_Layers_bf16_unit; topology.world
+	model_Layers_bf16_shard_world8               int64 = 7602688   // elements; ceilDiv(model_Layers_bf16_end / model_Layers_bf16_unit, world8) * model_Layers_bf16_unit; topology.world
+	head_bf16_shard_world1                       int64 = 2048      // elements; ceilDiv(head_bf16_end / head_bf16_unit, world1) * head_bf16_unit; topology.world
+	head_bf16_shard_world2                       int64 = 1024      // elements; ceilDiv(head_bf16_end / head_bf16_unit, world2) * head_bf16_unit; topology.world
+	head_bf16_shard_world3                       int64 = 768       // elements; ceilDiv(head_bf16_end / head_bf16_unit, world3) * head_bf16_unit; topology.world
+	head_bf16_shard_world4                       int64 = 512       // elements; ceilDiv(head_bf16_end / head_bf16_unit, world4) * head_bf16_unit; topology.world
+	head_bf16_shard_world8                       int64 = 256       // elements; ceilDiv(head_bf16_end / head_bf16_unit, world8) * head_bf16_unit; topology.world
+	model_EmbedTokens_shared_Weight_shard_world1 int64 = 262668288 // elements; ceilDiv(model_EmbedTokens_shared_Weight_end / model_EmbedTokens_shared_Weight_unit, world1) * model_EmbedTokens_shared_Weight_unit; topology.world
+	model_EmbedTokens_shared_Weight_shard_world2 int64 = 131334144 // elements; ceilDiv(model_EmbedTokens_shared_Weight_end / model_EmbedTokens_shared_Weight_unit, world2) * model_EmbedTokens_shared_Weight_unit; topology.world
+	model_EmbedTokens_shared_Weight_shard_world3 int64 = 87556096  // elements; ceilDiv(model_EmbedTokens_shared_Weight_end / model_EmbedTokens_shared_Weight_unit, world3) * model_EmbedTokens_shared_Weight_unit; topology.world
+	model_EmbedTokens_shared_Weight_shard_world4 int64 = 65667072  // elements; ceilDiv(model_EmbedTokens_shared_Weight_end / model_EmbedTokens_shared_Weight_unit, world4) * model_EmbedTokens_shared_Weight_unit; topology.world
+	model_EmbedTokens_shared_Weight_shard_world8 int64 = 32833536  // elements; ceilDiv(model_EmbedTokens_shared_Weight_end / model_EmbedTokens_shared_Weight_unit, world8) * model_EmbedTokens_shared_Weight_unit; topology.world
+
+	// topology.world: a shard of model.layers.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(model_Layers_bf16_shard_world1 - (model_Layers_bf16_end/model_Layers_bf16_unit+world1-1)/world1*model_Layers_bf16_unit)
+	// topology.world: a shard of model.layers.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(model_Layers_bf16_shard_world2 - (model_Layers_bf16_end/model_Layers_bf16_unit+world2-1)/world2*model_Layers_bf16_unit)
+	// topology.world: a shard of model.layers.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(model_Layers_bf16_shard_world3 - (model_Layers_bf16_end/model_Layers_bf16_unit+world3-1)/world3*model_Layers_bf16_unit)
+	// topology.world: a shard of model.layers.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(model_Layers_bf16_shard_world4 - (model_Layers_bf16_end/model_Layers_bf16_unit+world4-1)/world4*model_Layers_bf16_unit)
+	// topology.world: a shard of model.layers.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(model_Layers_bf16_shard_world8 - (model_Layers_bf16_end/model_Layers_bf16_unit+world8-1)/world8*model_Layers_bf16_unit)
+	// topology.world: a shard of head/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_bf16_shard_world1 - (head_bf16_end/head_bf16_unit+world1-1)/world1*head_bf16_unit)
+	// topology.world: a shard of head/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_bf16_shard_world2 - (head_bf16_end/head_bf16_unit+world2-1)/world2*head_bf16_unit)
+	// topology.world: a shard of head/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_bf16_shard_world3 - (head_bf16_end/head_bf16_unit+world3-1)/world3*head_bf16_unit)
+	// topology.world: a shard of head/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_bf16_shard_world4 - (head_bf16_end/head_bf16_unit+world4-1)/world4*head_bf16_unit)
+	// topology.world: a shard of head/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_bf16_shard_world8 - (head_bf16_end/head_bf16_unit+world8-1)/world8*head_bf16_unit)
+	// topology.world: a shard of shared/model.embed_tokens.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(model_EmbedTokens_shared_Weight_shard_world1 - (model_EmbedTokens_shared_Weight_end/model_EmbedTokens_shared_Weight_unit+world1-1)/world1*model_EmbedTokens_shared_Weight_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/model.embed_tokens.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(model_EmbedTokens_shared_Weight_shard_world2 - (model_EmbedTokens_shared_Weight_end/model_EmbedTokens_shared_Weight_unit+world2-1)/world2*model_EmbedTokens_shared_Weight_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/model.embed_tokens.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(model_EmbedTokens_shared_Weight_shard_world3 - (model_EmbedTokens_shared_Weight_end/model_EmbedTokens_shared_Weight_unit+world3-1)/world3*model_EmbedTokens_shared_Weight_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/model.embed_tokens.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(model_EmbedTokens_shared_Weight_shard_world4 - (model_EmbedTokens_shared_Weight_end/model_EmbedTokens_shared_Weight_unit+world4-1)/world4*model_EmbedTokens_shared_Weight_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/model.embed_tokens.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(model_EmbedTokens_shared_Weight_shard_world8 - (model_EmbedTokens_shared_Weight_end/model_EmbedTokens_shared_Weight_unit+world8-1)/world8*model_EmbedTokens_shared_Weight_unit)
 )
 
-// What the compiler checks of the memory: shard elements times the bytes that a rank
-// keeps for one (parameter + gradient + master + moments), for each bucket of each block.
+// The memory of a rank. What it keeps is shard elements times the bytes for one
+// (parameter, gradient, master, moments), for each bucket of each block.
 const (
-	// a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld1 - (Model_LayersLen*model_Layers_bf16_shard_world1*(2+4+0+0*4) +
-		head_bf16_shard_world1*(2+4+0+0*4) +
-		model_EmbedTokens_shared_Weight_shard_world1*(2+4+0+0*4)))
-	// a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld2 - (Model_LayersLen*model_Layers_bf16_shard_world2*(2+4+0+0*4) +
-		head_bf16_shard_world2*(2+4+0+0*4) +
-		model_EmbedTokens_shared_Weight_shard_world2*(2+4+0+0*4)))
-	// a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld3 - (Model_LayersLen*model_Layers_bf16_shard_world3*(2+4+0+0*4) +
-		head_bf16_shard_world3*(2+4+0+0*4) +
-		model_EmbedTokens_shared_Weight_shard_world3*(2+4+0+0*4)))
-	// a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld4 - (Model_LayersLen*model_Layers_bf16_shard_world4*(2+4+0+0*4) +
-		head_bf16_shard_world4*(2+4+0+0*4) +
-		model_EmbedTokens_shared_Weight_shard_world4*(2+4+0+0*4)))
-	// a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld8 - (Model_LayersLen*model_Layers_bf16_shard_world8*(2+4+0+0*4) +
-		head_bf16_shard_world8*(2+4+0+0*4) +
-		model_EmbedTokens_shared_Weight_shard_world8*(2+4+0+0*4)))
+	restBytesWorld1 int64 = 7414886400  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld2 int64 = 3707443200  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld3 int64 = 2471637504  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld4 int64 = 1853721600  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld8 int64 = 926860800   // bytes of a rank between passes: shards, masters, moments, gradient shards
+	peakBytesWorld1 int64 = 11336562944 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 7103270144  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 5692183296  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 4986623744  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld8 int64 = 3928300544  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld1 - (Model_LayersLen*model_Layers_bf16_shard_world1*(2+4) + head_bf16_shard_world1*(2+4) + model_EmbedTokens_shared_Weight_shard_world1*(2+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld2 - (Model_LayersLen*model_Layers_bf16_shard_world2*(2+4) + head_bf16_shard_world2*(2+4) + model_EmbedTokens_shared_Weight_shard_world2*(2+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld3 - (Model_LayersLen*model_Layers_bf16_shard_world3*(2+4) + head_bf16_shard_world3*(2+4) + model_EmbedTokens_shared_Weight_shard_world3*(2+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld4 - (Model_LayersLen*model_Layers_bf16_shard_world4*(2+4) + head_bf16_shard_world4*(2+4) + model_EmbedTokens_shared_Weight_shard_world4*(2+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld8 - (Model_LayersLen*model_Layers_bf16_shard_world8*(2+4) + head_bf16_shard_world8*(2+4) + model_EmbedTokens_shared_Weight_shard_world8*(2+4)))
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld1 - restBytesWorld1)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld2 - restBytesWorld2)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld3 - restBytesWorld3)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld4 - restBytesWorld4)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld8 - restBytesWorld8)
 )
 
 // kernels is zz_kernels.fatbin: what nvcc made of the CUDA source, with a record of which source
@@ -328,7 +302,7 @@ var descriptor = shard.Descriptor{
 		GradSlots:  gradientSlots,
 		Reduce:     dtype.Float32,
 		DivideBy:   0,
-		Optimizer:  layout.Optimizer{Masters: false, Moments: 0},
+		Optimizer:  layout.Optimizer{Kind: layout.NoOptimizer, Masters: false},
 		Worlds:     []int64{world1, world2, world3, world4, world8},
 		Kinds: []layout.Kind{
 			{

@@ -2,9 +2,11 @@
 //
 // How model llama-3-8b-host is sharded and where everything lies: the constants of the
 // Go package, under the same names, and the offsets that its runtime works out,
-// for C++17 and CUDA. Counts and offsets are elements where no bytes are named. A
-// static_assert that fails names a rule that the constants break: they were edited
-// by hand, or merged from two versions.
+// for C++17 and CUDA. What depends on the number of ranks is a member of World<N>:
+// World<8>::restBytes is restBytesWorld8 in Go, and World<8>::a_b is a_b_world8.
+// Counts and offsets are elements where no bytes are named. A static_assert that
+// fails names a rule that the constants break: they were edited by hand, or merged
+// from two versions.
 #pragma once
 
 #ifndef SHARDGEN_FUNCTION
@@ -14,11 +16,15 @@
 #define SHARDGEN_FUNCTION constexpr
 #endif
 #endif
+#define SHARDGEN_FIX "; if not, run go tool shardgen generate llama-3-8b-host.yaml"
 
 namespace shardgen::models::llama38bhost {
 
-SHARDGEN_FUNCTION long long larger(long long a, long long b) { return a > b ? a : b; }
 SHARDGEN_FUNCTION long long roundUp(long long n, long long unit) { return (n + unit - 1) / unit * unit; }
+SHARDGEN_FUNCTION long long ceilDiv(long long n, long long d) { return (n + d - 1) / d; }
+SHARDGEN_FUNCTION long long largest(long long n) { return n; }
+template <class... More>
+SHARDGEN_FUNCTION long long largest(long long a, long long b, More... more) { return largest(a > b ? a : b, more...); }
 
 // ArenaPlace is one allocation of a rank.
 struct ArenaPlace {
@@ -52,571 +58,189 @@ constexpr long long alignBytes = 256;  // bytes; every payload and every start i
 constexpr long long maxLive = 1;  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
 constexpr long long prefetch = 0;  // blocks gathered ahead of the trainer; gather.prefetch
 constexpr long long gradientSlots = 2;  // full-size gradient buffers; gradients.slots
-constexpr long long partialsStart = 256;  // bytes into the arena of scratch, of partial sums; roundup(64, alignBytes); shard.align_bytes
-constexpr long long world2 = 2;  // ranks; topology.world
-constexpr long long restBytesWorld2 = 1280;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld2 = 4096;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world4 = 4;  // ranks; topology.world
-constexpr long long restBytesWorld4 = 768;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld4 = 4096;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world8 = 8;  // ranks; topology.world
-constexpr long long restBytesWorld8 = 512;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld8 = 4864;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world64 = 64;  // ranks; topology.world
-constexpr long long restBytesWorld64 = 256;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld64 = 16896;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world512 = 512;  // ranks; topology.world
-constexpr long long restBytesWorld512 = 256;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld512 = 131584;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world1024 = 1024;  // ranks; topology.world
-constexpr long long restBytesWorld1024 = 256;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld1024 = 262656;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-static_assert(alignBytes >= 16 && (alignBytes & (alignBytes - 1)) == 0,
-              "shard.align_bytes: a power of two, 16 or more, because kernels use 16-byte accesses; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+static_assert(alignBytes >= 16,
+              "shard.align_bytes: 16 or more, because kernels use 16-byte accesses" SHARDGEN_FIX);
+static_assert(65536LL % alignBytes == 0,
+              "shard.align_bytes: a power of two, 65536 at most" SHARDGEN_FIX);
 static_assert(maxLive >= 1 + prefetch,
-              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use" SHARDGEN_FIX);
 static_assert(gradientSlots >= 1,
-              "gradients.slots: a backward pass needs a gradient buffer; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(partialsStart == roundUp(64, alignBytes),
-              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(world2 == 2,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(peakBytesWorld2 >= restBytesWorld2,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(world4 == 4,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(peakBytesWorld4 >= restBytesWorld4,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(world8 == 8,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(peakBytesWorld8 >= restBytesWorld8,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(world64 == 64,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(peakBytesWorld64 >= restBytesWorld64,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(world512 == 512,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(peakBytesWorld512 >= restBytesWorld512,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(world1024 == 1024,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(peakBytesWorld1024 >= restBytesWorld1024,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+              "gradients.slots: a backward pass needs a gradient buffer" SHARDGEN_FIX);
+
+// Bucket layer/bf16/frozen, frozen: 2 bytes an element.
+constexpr long long layer_bf16frozen_unit = 128;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long layer_numel_SelfAttn_QProj = 4;  // elements of self_attn.q_proj.weight; 2 * 2; blocks.params.shape
+constexpr long long layer_start_SelfAttn_QProj = 0;  // elements; 0; blocks.params
+constexpr long long layer_numel_SelfAttn_KProj = 2;  // elements of self_attn.k_proj.weight; 1 * 2; blocks.params.shape
+constexpr long long layer_start_SelfAttn_KProj = 128;  // elements; roundUp(layer_start_SelfAttn_QProj + layer_numel_SelfAttn_QProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_SelfAttn_VProj = 2;  // elements of self_attn.v_proj.weight; 1 * 2; blocks.params.shape
+constexpr long long layer_start_SelfAttn_VProj = 256;  // elements; roundUp(layer_start_SelfAttn_KProj + layer_numel_SelfAttn_KProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_SelfAttn_OProj = 4;  // elements of self_attn.o_proj.weight; 2 * 2; blocks.params.shape
+constexpr long long layer_start_SelfAttn_OProj = 384;  // elements; roundUp(layer_start_SelfAttn_VProj + layer_numel_SelfAttn_VProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_Mlp_GateProj = 8;  // elements of mlp.gate_proj.weight; 4 * 2; blocks.params.shape
+constexpr long long layer_start_Mlp_GateProj = 512;  // elements; roundUp(layer_start_SelfAttn_OProj + layer_numel_SelfAttn_OProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_Mlp_UpProj = 8;  // elements of mlp.up_proj.weight; 4 * 2; blocks.params.shape
+constexpr long long layer_start_Mlp_UpProj = 640;  // elements; roundUp(layer_start_Mlp_GateProj + layer_numel_Mlp_GateProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_Mlp_DownProj = 8;  // elements of mlp.down_proj.weight; 2 * 4; blocks.params.shape
+constexpr long long layer_start_Mlp_DownProj = 768;  // elements; roundUp(layer_start_Mlp_UpProj + layer_numel_Mlp_UpProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_InputLayernorm = 2;  // elements of input_layernorm.weight; 2; blocks.params.shape
+constexpr long long layer_start_InputLayernorm = 896;  // elements; roundUp(layer_start_Mlp_DownProj + layer_numel_Mlp_DownProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_PostAttentionLayernorm = 2;  // elements of post_attention_layernorm.weight; 2; blocks.params.shape
+constexpr long long layer_start_PostAttentionLayernorm = 1024;  // elements; roundUp(layer_start_InputLayernorm + layer_numel_InputLayernorm, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_bf16frozen_end = 1152;  // elements; roundUp(layer_start_PostAttentionLayernorm + layer_numel_PostAttentionLayernorm, layer_bf16frozen_unit); blocks.params
+static_assert(layer_bf16frozen_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of layer/bf16/frozen is align_bytes long" SHARDGEN_FIX);
+static_assert(layer_numel_SelfAttn_QProj == 2LL * 2,
+              "blocks.params.shape: numel of self_attn.q_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_SelfAttn_QProj == 0,
+              "blocks.params: self_attn.q_proj.weight starts the bucket" SHARDGEN_FIX);
+static_assert(layer_numel_SelfAttn_KProj == 1LL * 2,
+              "blocks.params.shape: numel of self_attn.k_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_SelfAttn_KProj == roundUp(layer_start_SelfAttn_QProj + layer_numel_SelfAttn_QProj, layer_bf16frozen_unit),
+              "blocks.params: self_attn.k_proj.weight starts where self_attn.q_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_SelfAttn_VProj == 1LL * 2,
+              "blocks.params.shape: numel of self_attn.v_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_SelfAttn_VProj == roundUp(layer_start_SelfAttn_KProj + layer_numel_SelfAttn_KProj, layer_bf16frozen_unit),
+              "blocks.params: self_attn.v_proj.weight starts where self_attn.k_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_SelfAttn_OProj == 2LL * 2,
+              "blocks.params.shape: numel of self_attn.o_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_SelfAttn_OProj == roundUp(layer_start_SelfAttn_VProj + layer_numel_SelfAttn_VProj, layer_bf16frozen_unit),
+              "blocks.params: self_attn.o_proj.weight starts where self_attn.v_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_Mlp_GateProj == 4LL * 2,
+              "blocks.params.shape: numel of mlp.gate_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_Mlp_GateProj == roundUp(layer_start_SelfAttn_OProj + layer_numel_SelfAttn_OProj, layer_bf16frozen_unit),
+              "blocks.params: mlp.gate_proj.weight starts where self_attn.o_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_Mlp_UpProj == 4LL * 2,
+              "blocks.params.shape: numel of mlp.up_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_Mlp_UpProj == roundUp(layer_start_Mlp_GateProj + layer_numel_Mlp_GateProj, layer_bf16frozen_unit),
+              "blocks.params: mlp.up_proj.weight starts where mlp.gate_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_Mlp_DownProj == 2LL * 4,
+              "blocks.params.shape: numel of mlp.down_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_Mlp_DownProj == roundUp(layer_start_Mlp_UpProj + layer_numel_Mlp_UpProj, layer_bf16frozen_unit),
+              "blocks.params: mlp.down_proj.weight starts where mlp.up_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_InputLayernorm == 2,
+              "blocks.params.shape: numel of input_layernorm.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_InputLayernorm == roundUp(layer_start_Mlp_DownProj + layer_numel_Mlp_DownProj, layer_bf16frozen_unit),
+              "blocks.params: input_layernorm.weight starts where mlp.down_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_PostAttentionLayernorm == 2,
+              "blocks.params.shape: numel of post_attention_layernorm.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_PostAttentionLayernorm == roundUp(layer_start_InputLayernorm + layer_numel_InputLayernorm, layer_bf16frozen_unit),
+              "blocks.params: post_attention_layernorm.weight starts where input_layernorm.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_bf16frozen_end == roundUp(layer_start_PostAttentionLayernorm + layer_numel_PostAttentionLayernorm, layer_bf16frozen_unit),
+              "blocks.params: bucket layer/bf16/frozen ends where post_attention_layernorm.weight ends, rounded up to the unit" SHARDGEN_FIX);
 
 // The positions of blocks, those of a repeat one after another.
 constexpr long long layer_position = 0;  // position of the first block layer; 0; blocks
 static_assert(layer_position == 0,
-              "blocks: block layer stands behind those before it; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+              "blocks: block layer stands behind those before it" SHARDGEN_FIX);
 
-// Bucket layer/bf16/frozen, frozen: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long layer_bf16frozen_unit = 128;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long layer_numel_SelfAttn_QProj = 4;  // elements; 2*2; shape of self_attn.q_proj.weight in blocks.params
-constexpr long long layer_start_SelfAttn_QProj = 0;  // elements; the bucket's start
-constexpr long long layer_numel_SelfAttn_KProj = 2;  // elements; 1*2; shape of self_attn.k_proj.weight in blocks.params
-constexpr long long layer_start_SelfAttn_KProj = 128;  // elements; roundup(layer_start_SelfAttn_QProj + layer_numel_SelfAttn_QProj, unit)
-constexpr long long layer_numel_SelfAttn_VProj = 2;  // elements; 1*2; shape of self_attn.v_proj.weight in blocks.params
-constexpr long long layer_start_SelfAttn_VProj = 256;  // elements; roundup(layer_start_SelfAttn_KProj + layer_numel_SelfAttn_KProj, unit)
-constexpr long long layer_numel_SelfAttn_OProj = 4;  // elements; 2*2; shape of self_attn.o_proj.weight in blocks.params
-constexpr long long layer_start_SelfAttn_OProj = 384;  // elements; roundup(layer_start_SelfAttn_VProj + layer_numel_SelfAttn_VProj, unit)
-constexpr long long layer_numel_Mlp_GateProj = 8;  // elements; 4*2; shape of mlp.gate_proj.weight in blocks.params
-constexpr long long layer_start_Mlp_GateProj = 512;  // elements; roundup(layer_start_SelfAttn_OProj + layer_numel_SelfAttn_OProj, unit)
-constexpr long long layer_numel_Mlp_UpProj = 8;  // elements; 4*2; shape of mlp.up_proj.weight in blocks.params
-constexpr long long layer_start_Mlp_UpProj = 640;  // elements; roundup(layer_start_Mlp_GateProj + layer_numel_Mlp_GateProj, unit)
-constexpr long long layer_numel_Mlp_DownProj = 8;  // elements; 2*4; shape of mlp.down_proj.weight in blocks.params
-constexpr long long layer_start_Mlp_DownProj = 768;  // elements; roundup(layer_start_Mlp_UpProj + layer_numel_Mlp_UpProj, unit)
-constexpr long long layer_numel_InputLayernorm = 2;  // elements; 2; shape of input_layernorm.weight in blocks.params
-constexpr long long layer_start_InputLayernorm = 896;  // elements; roundup(layer_start_Mlp_DownProj + layer_numel_Mlp_DownProj, unit)
-constexpr long long layer_numel_PostAttentionLayernorm = 2;  // elements; 2; shape of post_attention_layernorm.weight in blocks.params
-constexpr long long layer_start_PostAttentionLayernorm = 1024;  // elements; roundup(layer_start_InputLayernorm + layer_numel_InputLayernorm, unit)
-constexpr long long layer_bf16frozen_end = 1152;  // elements; roundup(layer_start_PostAttentionLayernorm + layer_numel_PostAttentionLayernorm, unit)
-constexpr long long layer_bf16frozen_shard_world2 = 640;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long layer_bf16frozen_shard_world4 = 384;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long layer_bf16frozen_shard_world8 = 256;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-constexpr long long layer_bf16frozen_shard_world64 = 128;  // elements of each rank; roundup(ceil(end/64), unit); topology.world
-constexpr long long layer_bf16frozen_shard_world512 = 128;  // elements of each rank; roundup(ceil(end/512), unit); topology.world
-constexpr long long layer_bf16frozen_shard_world1024 = 128;  // elements of each rank; roundup(ceil(end/1024), unit); topology.world
-static_assert(layer_bf16frozen_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of layer/bf16/frozen is align_bytes long; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_numel_SelfAttn_QProj == 2LL*2LL,
-              "shape of self_attn.q_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_start_SelfAttn_QProj == 0,
-              "blocks.params: self_attn.q_proj.weight starts the bucket; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_numel_SelfAttn_KProj == 1LL*2LL,
-              "shape of self_attn.k_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_start_SelfAttn_KProj == (layer_start_SelfAttn_QProj + layer_numel_SelfAttn_QProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: self_attn.k_proj.weight starts where self_attn.q_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_numel_SelfAttn_VProj == 1LL*2LL,
-              "shape of self_attn.v_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_start_SelfAttn_VProj == (layer_start_SelfAttn_KProj + layer_numel_SelfAttn_KProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: self_attn.v_proj.weight starts where self_attn.k_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_numel_SelfAttn_OProj == 2LL*2LL,
-              "shape of self_attn.o_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_start_SelfAttn_OProj == (layer_start_SelfAttn_VProj + layer_numel_SelfAttn_VProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: self_attn.o_proj.weight starts where self_attn.v_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_numel_Mlp_GateProj == 4LL*2LL,
-              "shape of mlp.gate_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_start_Mlp_GateProj == (layer_start_SelfAttn_OProj + layer_numel_SelfAttn_OProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: mlp.gate_proj.weight starts where self_attn.o_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_numel_Mlp_UpProj == 4LL*2LL,
-              "shape of mlp.up_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_start_Mlp_UpProj == (layer_start_Mlp_GateProj + layer_numel_Mlp_GateProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: mlp.up_proj.weight starts where mlp.gate_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_numel_Mlp_DownProj == 2LL*4LL,
-              "shape of mlp.down_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_start_Mlp_DownProj == (layer_start_Mlp_UpProj + layer_numel_Mlp_UpProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: mlp.down_proj.weight starts where mlp.up_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_numel_InputLayernorm == 2LL,
-              "shape of input_layernorm.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_start_InputLayernorm == (layer_start_Mlp_DownProj + layer_numel_Mlp_DownProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: input_layernorm.weight starts where mlp.down_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_numel_PostAttentionLayernorm == 2LL,
-              "shape of post_attention_layernorm.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_start_PostAttentionLayernorm == (layer_start_InputLayernorm + layer_numel_InputLayernorm + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: post_attention_layernorm.weight starts where input_layernorm.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_end == (layer_start_PostAttentionLayernorm + layer_numel_PostAttentionLayernorm + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: bucket layer/bf16/frozen ends where post_attention_layernorm.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_shard_world2 == (layer_bf16frozen_end / layer_bf16frozen_unit + world2 - 1) / world2 * layer_bf16frozen_unit,
-              "topology.world: a shard of layer/bf16/frozen is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_shard_world4 == (layer_bf16frozen_end / layer_bf16frozen_unit + world4 - 1) / world4 * layer_bf16frozen_unit,
-              "topology.world: a shard of layer/bf16/frozen is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_shard_world8 == (layer_bf16frozen_end / layer_bf16frozen_unit + world8 - 1) / world8 * layer_bf16frozen_unit,
-              "topology.world: a shard of layer/bf16/frozen is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_shard_world64 == (layer_bf16frozen_end / layer_bf16frozen_unit + world64 - 1) / world64 * layer_bf16frozen_unit,
-              "topology.world: a shard of layer/bf16/frozen is the least multiple of the unit with 64 * shard >= end; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_shard_world512 == (layer_bf16frozen_end / layer_bf16frozen_unit + world512 - 1) / world512 * layer_bf16frozen_unit,
-              "topology.world: a shard of layer/bf16/frozen is the least multiple of the unit with 512 * shard >= end; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_shard_world1024 == (layer_bf16frozen_end / layer_bf16frozen_unit + world1024 - 1) / world1024 * layer_bf16frozen_unit,
-              "topology.world: a shard of layer/bf16/frozen is the least multiple of the unit with 1024 * shard >= end; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+// Sums of a step.
+constexpr long long partialsStart = 256;  // bytes into the arena of scratch, of partial sums; roundUp(64, alignBytes); shard.align_bytes
+static_assert(partialsStart == roundUp(64, alignBytes),
+              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned" SHARDGEN_FIX);
 
-// The memory of a rank: shard elements times the bytes that it keeps for one
-// (parameter + gradient + master + moments), for each bucket of each block.
-static_assert(restBytesWorld2 == layer_bf16frozen_shard_world2 * 2,
-              "optimizer: a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(restBytesWorld4 == layer_bf16frozen_shard_world4 * 2,
-              "optimizer: a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(restBytesWorld8 == layer_bf16frozen_shard_world8 * 2,
-              "optimizer: a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(restBytesWorld64 == layer_bf16frozen_shard_world64 * 2,
-              "optimizer: a rank of 64 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(restBytesWorld512 == layer_bf16frozen_shard_world512 * 2,
-              "optimizer: a rank of 512 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(restBytesWorld1024 == layer_bf16frozen_shard_world1024 * 2,
-              "optimizer: a rank of 1024 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 2: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld2 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld2 = 2560;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld2 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld2(long long) { return slotRun0BytesWorld2; }
-SHARDGEN_FUNCTION long long slotStartWorld2(long long slot) { return slotRun0StartWorld2 + (slot - slotRun0FirstWorld2) * slotRun0BytesWorld2; }
-static_assert(slotRun0FirstWorld2 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotRun0StartWorld2 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 2: where a rank has bucket layer/bf16/frozen, in bytes from the start of an arena.
-constexpr long long layer_bf16frozen_shardOffset_world2 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long layer_bf16frozen_gatheredBytes_world2 = 2560;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_bf16frozen_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long layer_bf16frozen_slotOffset_world2 = slotStartWorld2(layer_position % maxLive) + layer_bf16frozen_blockOffset_world2;
-static_assert(layer_bf16frozen_shardOffset_world2 == 0,
-              "shard: the shard of layer/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_gatheredBytes_world2 == world2 * layer_bf16frozen_shard_world2 * 2,
-              "topology.world: the gathered copy of layer/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of layer/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotBytesWorld2(layer_position % maxLive) >= layer_bf16frozen_blockOffset_world2 + layer_bf16frozen_gatheredBytes_world2,
-              "gather.max_live: the slot of block layer holds layer/bf16/frozen; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 2: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld2.
-constexpr long long gradientBufferBytesWorld2 = 0;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(gradientBufferBytesWorld2 == 0,
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 2: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld2 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld2 = 0;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld2 = 0;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld2 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(wireShardBytesWorld2 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 2: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld2 = 1280;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long slotsBytesWorld2 = 2560;  // bytes of the arena of slots; topology.world
-constexpr long long scratchBytesWorld2 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld2 == layer_bf16frozen_shardOffset_world2 + layer_bf16frozen_shard_world2 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotsBytesWorld2 == slotStartWorld2(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(scratchBytesWorld2 == partialsStart + partialsBytesWorld2,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(peakBytesWorld2 == shardsBf16BytesWorld2 + slotsBytesWorld2 + scratchBytesWorld2,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 2: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld2(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld2});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld2});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld2});
-}
-template <class Visit>
-void eachBucketWorld2(Visit visit) {
-  visit(BucketPlace{"layer/bf16/frozen", 0, layer_bf16frozen_shard_world2, layer_bf16frozen_shardOffset_world2, -1, -1, -1, -1, layer_bf16frozen_slotOffset_world2, layer_bf16frozen_gatheredBytes_world2});
-}
-template <class Visit>
-void eachGradientWorld2(Visit) {
+// at chooses the value for N ranks.
+template <long long N>
+SHARDGEN_FUNCTION long long at(long long world2, long long world4, long long world8, long long world64, long long world512, long long world1024) {
+  return N == 2 ? world2 : N == 4 ? world4 : N == 8 ? world8 : N == 64 ? world64 : N == 512 ? world512 : N == 1024 ? world1024 : -1;
 }
 
-// World 4: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld4 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld4 = 3072;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld4 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld4(long long) { return slotRun0BytesWorld4; }
-SHARDGEN_FUNCTION long long slotStartWorld4(long long slot) { return slotRun0StartWorld4 + (slot - slotRun0FirstWorld4) * slotRun0BytesWorld4; }
-static_assert(slotRun0FirstWorld4 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotRun0StartWorld4 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+// World<N> is where a rank of N has everything.
+template <long long N>
+struct World {
+  // The world sizes.
+  static constexpr long long world = at<N>(2, 4, 8, 64, 512, 1024);  // ranks; topology.world
+  static_assert(world == N,
+                "topology.world: a world size is one of 2, 4, 8, 64, 512, 1024, and the one that is named" SHARDGEN_FIX);
 
-// World 4: where a rank has bucket layer/bf16/frozen, in bytes from the start of an arena.
-constexpr long long layer_bf16frozen_shardOffset_world4 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long layer_bf16frozen_gatheredBytes_world4 = 3072;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_bf16frozen_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long layer_bf16frozen_slotOffset_world4 = slotStartWorld4(layer_position % maxLive) + layer_bf16frozen_blockOffset_world4;
-static_assert(layer_bf16frozen_shardOffset_world4 == 0,
-              "shard: the shard of layer/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_gatheredBytes_world4 == world4 * layer_bf16frozen_shard_world4 * 2,
-              "topology.world: the gathered copy of layer/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of layer/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotBytesWorld4(layer_position % maxLive) >= layer_bf16frozen_blockOffset_world4 + layer_bf16frozen_gatheredBytes_world4,
-              "gather.max_live: the slot of block layer holds layer/bf16/frozen; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+  // What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+  static constexpr long long layer_bf16frozen_shard = at<N>(640, 384, 256, 128, 128, 128);  // elements; ceilDiv(layer_bf16frozen_end / layer_bf16frozen_unit, world) * layer_bf16frozen_unit; topology.world
+  static_assert(layer_bf16frozen_shard == ceilDiv(layer_bf16frozen_end / layer_bf16frozen_unit, world) * layer_bf16frozen_unit,
+                "topology.world: a shard of layer/bf16/frozen is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
 
-// World 4: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld4.
-constexpr long long gradientBufferBytesWorld4 = 0;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(gradientBufferBytesWorld4 == 0,
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+  // The memory of a rank. What it keeps is shard elements times the bytes for one
+  // (parameter, gradient, master, moments), for each bucket of each block.
+  static constexpr long long restBytes = at<N>(1280, 768, 512, 256, 256, 256);  // bytes of a rank between passes: shards, masters, moments, gradient shards
+  static constexpr long long peakBytes = at<N>(4096, 4096, 4864, 16896, 131584, 262656);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static_assert(restBytes == layer_bf16frozen_shard * 2,
+                "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
+  static_assert(peakBytes >= restBytes,
+                "topology.world: what stays between passes is part of all that is allocated" SHARDGEN_FIX);
 
-// World 4: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld4 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld4 = 0;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld4 = 0;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld4 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(wireShardBytesWorld4 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+  // The gather slots, runs of equal ones. A slot is as large as the largest block that it is for.
+  static constexpr long long slotRun0First = 0;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun0Bytes = at<N>(2560, 3072, 4096, 16384, 131072, 262144);  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun0Start = 0;  // bytes into the arena of slots; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long slotBytes(long long) { return slotRun0Bytes; }
+  SHARDGEN_FUNCTION static long long slotStart(long long slot) { return slotRun0Start + (slot - slotRun0First) * slotRun0Bytes; }
+  static_assert(slotRun0First == 0,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun0Start == 0,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
 
-// World 4: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld4 = 768;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long slotsBytesWorld4 = 3072;  // bytes of the arena of slots; topology.world
-constexpr long long scratchBytesWorld4 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld4 == layer_bf16frozen_shardOffset_world4 + layer_bf16frozen_shard_world4 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotsBytesWorld4 == slotStartWorld4(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(scratchBytesWorld4 == partialsStart + partialsBytesWorld4,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(peakBytesWorld4 == shardsBf16BytesWorld4 + slotsBytesWorld4 + scratchBytesWorld4,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+  // Where a rank has bucket layer/bf16/frozen, in bytes from the start of an arena.
+  static constexpr long long layer_bf16frozen_shardOffset = 0;  // bytes into shards of bf16; 0; shard
+  static constexpr long long layer_bf16frozen_gatheredBytes = at<N>(2560, 3072, 4096, 16384, 131072, 262144);  // bytes of the gathered bucket; world * layer_bf16frozen_shard * 2; topology.world
+  static constexpr long long layer_bf16frozen_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long layer_bf16frozen_slotOffset = 0;  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (layer_position % maxLive - slotRun0First) * slotRun0Bytes + layer_bf16frozen_blockOffset; gather.max_live
+  static_assert(layer_bf16frozen_shardOffset == 0,
+                "shard: the shard of layer/bf16/frozen starts where the part before it in the arena of shards of bf16 ends" SHARDGEN_FIX);
+  static_assert(layer_bf16frozen_gatheredBytes == world * layer_bf16frozen_shard * 2,
+                "topology.world: the gathered copy of layer/bf16/frozen is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(layer_bf16frozen_blockOffset == 0,
+                "gather.max_live: the gathered copy of layer/bf16/frozen starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= layer_bf16frozen_blockOffset + layer_bf16frozen_gatheredBytes,
+                "gather.max_live: the slot of block layer holds layer/bf16/frozen" SHARDGEN_FIX);
+  static_assert(layer_bf16frozen_slotOffset == slotRun0Start + (layer_position % maxLive - slotRun0First) * slotRun0Bytes + layer_bf16frozen_blockOffset,
+                "gather.max_live: the gathered copy of layer/bf16/frozen lies in the slot of its block" SHARDGEN_FIX);
 
-// World 4: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld4(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld4});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld4});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld4});
-}
-template <class Visit>
-void eachBucketWorld4(Visit visit) {
-  visit(BucketPlace{"layer/bf16/frozen", 0, layer_bf16frozen_shard_world4, layer_bf16frozen_shardOffset_world4, -1, -1, -1, -1, layer_bf16frozen_slotOffset_world4, layer_bf16frozen_gatheredBytes_world4});
-}
-template <class Visit>
-void eachGradientWorld4(Visit) {
-}
+  // The full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
+  // buffer n starts at n * gradientBufferBytes.
+  static constexpr long long gradientBufferBytes = 0;  // bytes of a gradient buffer; 0; gradients.slots
+  static_assert(gradientBufferBytes == 0,
+                "gradients.slots: a gradient buffer is as large as the gradients of the block that has most" SHARDGEN_FIX);
 
-// World 8: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld8 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld8 = 4096;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld8 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld8(long long) { return slotRun0BytesWorld8; }
-SHARDGEN_FUNCTION long long slotStartWorld8(long long slot) { return slotRun0StartWorld8 + (slot - slotRun0FirstWorld8) * slotRun0BytesWorld8; }
-static_assert(slotRun0FirstWorld8 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotRun0StartWorld8 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+  // Gradients on their way through a reduction, and sums of a step.
+  static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
+  static constexpr long long wireShardBytes = 0;  // bytes of staging behind it, for one reduced shard; roundUp(0, alignBytes); gradients.reduce
+  static constexpr long long partialsBytes = 0;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static_assert(wireFullBytes == roundUp(0, alignBytes),
+                "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
+  static_assert(wireShardBytes == roundUp(0, alignBytes),
+                "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes" SHARDGEN_FIX);
 
-// World 8: where a rank has bucket layer/bf16/frozen, in bytes from the start of an arena.
-constexpr long long layer_bf16frozen_shardOffset_world8 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long layer_bf16frozen_gatheredBytes_world8 = 4096;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_bf16frozen_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long layer_bf16frozen_slotOffset_world8 = slotStartWorld8(layer_position % maxLive) + layer_bf16frozen_blockOffset_world8;
-static_assert(layer_bf16frozen_shardOffset_world8 == 0,
-              "shard: the shard of layer/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_gatheredBytes_world8 == world8 * layer_bf16frozen_shard_world8 * 2,
-              "topology.world: the gathered copy of layer/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of layer/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotBytesWorld8(layer_position % maxLive) >= layer_bf16frozen_blockOffset_world8 + layer_bf16frozen_gatheredBytes_world8,
-              "gather.max_live: the slot of block layer holds layer/bf16/frozen; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+  // The arenas, which are all that Open allocates.
+  static constexpr long long shardsBf16Bytes = at<N>(1280, 768, 512, 256, 256, 256);  // bytes; layer_bf16frozen_shardOffset + layer_bf16frozen_shard * 2; topology.world
+  static constexpr long long slotsBytes = at<N>(2560, 3072, 4096, 16384, 131072, 262144);  // bytes; slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes; topology.world
+  static constexpr long long scratchBytes = 256;  // bytes; partialsStart + partialsBytes; topology.world
+  static_assert(shardsBf16Bytes == layer_bf16frozen_shardOffset + layer_bf16frozen_shard * 2,
+                "topology.world: the arena of shards of bf16 ends where its last part does" SHARDGEN_FIX);
+  static_assert(slotsBytes == slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes,
+                "topology.world: the arena of slots ends where its last part does" SHARDGEN_FIX);
+  static_assert(scratchBytes == partialsStart + partialsBytes,
+                "topology.world: the arena of scratch ends where its last part does" SHARDGEN_FIX);
+  static_assert(peakBytes == shardsBf16Bytes + slotsBytes + scratchBytes,
+                "topology.world: all that is allocated is the arenas" SHARDGEN_FIX);
 
-// World 8: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld8.
-constexpr long long gradientBufferBytesWorld8 = 0;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(gradientBufferBytesWorld8 == 0,
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3-8b-host.yaml");
+  // Every arena, bucket and gradient, one after another.
+  template <class Visit>
+  static void eachArena(Visit visit) {
+    visit(ArenaPlace{"shards", "bf16", shardsBf16Bytes});
+    visit(ArenaPlace{"slots", "", slotsBytes});
+    visit(ArenaPlace{"scratch", "", scratchBytes});
+  }
+  template <class Visit>
+  static void eachBucket(Visit visit) {
+    visit(BucketPlace{"layer/bf16/frozen", 0, layer_bf16frozen_shard, layer_bf16frozen_shardOffset, -1, -1, -1, -1, layer_bf16frozen_slotOffset, layer_bf16frozen_gatheredBytes});
+  }
+  template <class Visit>
+  static void eachGradient(Visit) {
+  }
+};
 
-// World 8: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld8 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld8 = 0;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld8 = 0;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld8 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(wireShardBytesWorld8 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 8: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld8 = 512;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long slotsBytesWorld8 = 4096;  // bytes of the arena of slots; topology.world
-constexpr long long scratchBytesWorld8 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld8 == layer_bf16frozen_shardOffset_world8 + layer_bf16frozen_shard_world8 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotsBytesWorld8 == slotStartWorld8(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(scratchBytesWorld8 == partialsStart + partialsBytesWorld8,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(peakBytesWorld8 == shardsBf16BytesWorld8 + slotsBytesWorld8 + scratchBytesWorld8,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 8: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld8(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld8});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld8});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld8});
-}
-template <class Visit>
-void eachBucketWorld8(Visit visit) {
-  visit(BucketPlace{"layer/bf16/frozen", 0, layer_bf16frozen_shard_world8, layer_bf16frozen_shardOffset_world8, -1, -1, -1, -1, layer_bf16frozen_slotOffset_world8, layer_bf16frozen_gatheredBytes_world8});
-}
-template <class Visit>
-void eachGradientWorld8(Visit) {
-}
-
-// World 64: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld64 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld64 = 16384;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld64 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld64(long long) { return slotRun0BytesWorld64; }
-SHARDGEN_FUNCTION long long slotStartWorld64(long long slot) { return slotRun0StartWorld64 + (slot - slotRun0FirstWorld64) * slotRun0BytesWorld64; }
-static_assert(slotRun0FirstWorld64 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotRun0StartWorld64 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 64: where a rank has bucket layer/bf16/frozen, in bytes from the start of an arena.
-constexpr long long layer_bf16frozen_shardOffset_world64 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long layer_bf16frozen_gatheredBytes_world64 = 16384;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_bf16frozen_blockOffset_world64 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long layer_bf16frozen_slotOffset_world64 = slotStartWorld64(layer_position % maxLive) + layer_bf16frozen_blockOffset_world64;
-static_assert(layer_bf16frozen_shardOffset_world64 == 0,
-              "shard: the shard of layer/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_gatheredBytes_world64 == world64 * layer_bf16frozen_shard_world64 * 2,
-              "topology.world: the gathered copy of layer/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_blockOffset_world64 == 0,
-              "gather.max_live: the gathered copy of layer/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotBytesWorld64(layer_position % maxLive) >= layer_bf16frozen_blockOffset_world64 + layer_bf16frozen_gatheredBytes_world64,
-              "gather.max_live: the slot of block layer holds layer/bf16/frozen; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 64: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld64.
-constexpr long long gradientBufferBytesWorld64 = 0;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(gradientBufferBytesWorld64 == 0,
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 64: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld64 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld64 = 0;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld64 = 0;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld64 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(wireShardBytesWorld64 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 64: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld64 = 256;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long slotsBytesWorld64 = 16384;  // bytes of the arena of slots; topology.world
-constexpr long long scratchBytesWorld64 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld64 == layer_bf16frozen_shardOffset_world64 + layer_bf16frozen_shard_world64 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotsBytesWorld64 == slotStartWorld64(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(scratchBytesWorld64 == partialsStart + partialsBytesWorld64,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(peakBytesWorld64 == shardsBf16BytesWorld64 + slotsBytesWorld64 + scratchBytesWorld64,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 64: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld64(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld64});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld64});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld64});
-}
-template <class Visit>
-void eachBucketWorld64(Visit visit) {
-  visit(BucketPlace{"layer/bf16/frozen", 0, layer_bf16frozen_shard_world64, layer_bf16frozen_shardOffset_world64, -1, -1, -1, -1, layer_bf16frozen_slotOffset_world64, layer_bf16frozen_gatheredBytes_world64});
-}
-template <class Visit>
-void eachGradientWorld64(Visit) {
-}
-
-// World 512: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld512 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld512 = 131072;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld512 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld512(long long) { return slotRun0BytesWorld512; }
-SHARDGEN_FUNCTION long long slotStartWorld512(long long slot) { return slotRun0StartWorld512 + (slot - slotRun0FirstWorld512) * slotRun0BytesWorld512; }
-static_assert(slotRun0FirstWorld512 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotRun0StartWorld512 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 512: where a rank has bucket layer/bf16/frozen, in bytes from the start of an arena.
-constexpr long long layer_bf16frozen_shardOffset_world512 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long layer_bf16frozen_gatheredBytes_world512 = 131072;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_bf16frozen_blockOffset_world512 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long layer_bf16frozen_slotOffset_world512 = slotStartWorld512(layer_position % maxLive) + layer_bf16frozen_blockOffset_world512;
-static_assert(layer_bf16frozen_shardOffset_world512 == 0,
-              "shard: the shard of layer/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_gatheredBytes_world512 == world512 * layer_bf16frozen_shard_world512 * 2,
-              "topology.world: the gathered copy of layer/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_blockOffset_world512 == 0,
-              "gather.max_live: the gathered copy of layer/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotBytesWorld512(layer_position % maxLive) >= layer_bf16frozen_blockOffset_world512 + layer_bf16frozen_gatheredBytes_world512,
-              "gather.max_live: the slot of block layer holds layer/bf16/frozen; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 512: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld512.
-constexpr long long gradientBufferBytesWorld512 = 0;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(gradientBufferBytesWorld512 == 0,
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 512: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld512 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld512 = 0;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld512 = 0;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld512 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(wireShardBytesWorld512 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 512: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld512 = 256;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long slotsBytesWorld512 = 131072;  // bytes of the arena of slots; topology.world
-constexpr long long scratchBytesWorld512 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld512 == layer_bf16frozen_shardOffset_world512 + layer_bf16frozen_shard_world512 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotsBytesWorld512 == slotStartWorld512(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(scratchBytesWorld512 == partialsStart + partialsBytesWorld512,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(peakBytesWorld512 == shardsBf16BytesWorld512 + slotsBytesWorld512 + scratchBytesWorld512,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 512: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld512(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld512});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld512});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld512});
-}
-template <class Visit>
-void eachBucketWorld512(Visit visit) {
-  visit(BucketPlace{"layer/bf16/frozen", 0, layer_bf16frozen_shard_world512, layer_bf16frozen_shardOffset_world512, -1, -1, -1, -1, layer_bf16frozen_slotOffset_world512, layer_bf16frozen_gatheredBytes_world512});
-}
-template <class Visit>
-void eachGradientWorld512(Visit) {
-}
-
-// World 1024: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld1024 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld1024 = 262144;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld1024 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld1024(long long) { return slotRun0BytesWorld1024; }
-SHARDGEN_FUNCTION long long slotStartWorld1024(long long slot) { return slotRun0StartWorld1024 + (slot - slotRun0FirstWorld1024) * slotRun0BytesWorld1024; }
-static_assert(slotRun0FirstWorld1024 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotRun0StartWorld1024 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 1024: where a rank has bucket layer/bf16/frozen, in bytes from the start of an arena.
-constexpr long long layer_bf16frozen_shardOffset_world1024 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long layer_bf16frozen_gatheredBytes_world1024 = 262144;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_bf16frozen_blockOffset_world1024 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long layer_bf16frozen_slotOffset_world1024 = slotStartWorld1024(layer_position % maxLive) + layer_bf16frozen_blockOffset_world1024;
-static_assert(layer_bf16frozen_shardOffset_world1024 == 0,
-              "shard: the shard of layer/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_gatheredBytes_world1024 == world1024 * layer_bf16frozen_shard_world1024 * 2,
-              "topology.world: the gathered copy of layer/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(layer_bf16frozen_blockOffset_world1024 == 0,
-              "gather.max_live: the gathered copy of layer/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotBytesWorld1024(layer_position % maxLive) >= layer_bf16frozen_blockOffset_world1024 + layer_bf16frozen_gatheredBytes_world1024,
-              "gather.max_live: the slot of block layer holds layer/bf16/frozen; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 1024: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld1024.
-constexpr long long gradientBufferBytesWorld1024 = 0;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(gradientBufferBytesWorld1024 == 0,
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 1024: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld1024 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld1024 = 0;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld1024 = 0;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld1024 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(wireShardBytesWorld1024 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 1024: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld1024 = 256;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long slotsBytesWorld1024 = 262144;  // bytes of the arena of slots; topology.world
-constexpr long long scratchBytesWorld1024 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld1024 == layer_bf16frozen_shardOffset_world1024 + layer_bf16frozen_shard_world1024 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(slotsBytesWorld1024 == slotStartWorld1024(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(scratchBytesWorld1024 == partialsStart + partialsBytesWorld1024,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-static_assert(peakBytesWorld1024 == shardsBf16BytesWorld1024 + slotsBytesWorld1024 + scratchBytesWorld1024,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3-8b-host.yaml");
-
-// World 1024: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld1024(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld1024});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld1024});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld1024});
-}
-template <class Visit>
-void eachBucketWorld1024(Visit visit) {
-  visit(BucketPlace{"layer/bf16/frozen", 0, layer_bf16frozen_shard_world1024, layer_bf16frozen_shardOffset_world1024, -1, -1, -1, -1, layer_bf16frozen_slotOffset_world1024, layer_bf16frozen_gatheredBytes_world1024});
-}
-template <class Visit>
-void eachGradientWorld1024(Visit) {
-}
+// Every rule, at every world size.
+static_assert(World<2>::world == 2 && World<4>::world == 4 && World<8>::world == 8 && World<64>::world == 64 && World<512>::world == 512 && World<1024>::world == 1024,
+              "topology.world: the world sizes are those of the spec" SHARDGEN_FIX);
 
 }  // namespace shardgen::models::llama38bhost
+#undef SHARDGEN_FIX

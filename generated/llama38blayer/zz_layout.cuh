@@ -2,9 +2,11 @@
 //
 // How model llama-3-8b-layer is sharded and where everything lies: the constants of the
 // Go package, under the same names, and the offsets that its runtime works out,
-// for C++17 and CUDA. Counts and offsets are elements where no bytes are named. A
-// static_assert that fails names a rule that the constants break: they were edited
-// by hand, or merged from two versions.
+// for C++17 and CUDA. What depends on the number of ranks is a member of World<N>:
+// World<8>::restBytes is restBytesWorld8 in Go, and World<8>::a_b is a_b_world8.
+// Counts and offsets are elements where no bytes are named. A static_assert that
+// fails names a rule that the constants break: they were edited by hand, or merged
+// from two versions.
 #pragma once
 
 #ifndef SHARDGEN_FUNCTION
@@ -14,11 +16,15 @@
 #define SHARDGEN_FUNCTION constexpr
 #endif
 #endif
+#define SHARDGEN_FIX "; if not, run go tool shardgen generate llama-3-8b-layer.yaml"
 
 namespace shardgen::models::llama38blayer {
 
-SHARDGEN_FUNCTION long long larger(long long a, long long b) { return a > b ? a : b; }
 SHARDGEN_FUNCTION long long roundUp(long long n, long long unit) { return (n + unit - 1) / unit * unit; }
+SHARDGEN_FUNCTION long long ceilDiv(long long n, long long d) { return (n + d - 1) / d; }
+SHARDGEN_FUNCTION long long largest(long long n) { return n; }
+template <class... More>
+SHARDGEN_FUNCTION long long largest(long long a, long long b, More... more) { return largest(a > b ? a : b, more...); }
 
 // ArenaPlace is one allocation of a rank.
 struct ArenaPlace {
@@ -52,247 +58,189 @@ constexpr long long alignBytes = 256;  // bytes; every payload and every start i
 constexpr long long maxLive = 1;  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
 constexpr long long prefetch = 0;  // blocks gathered ahead of the trainer; gather.prefetch
 constexpr long long gradientSlots = 2;  // full-size gradient buffers; gradients.slots
-constexpr long long partialsStart = 256;  // bytes into the arena of scratch, of partial sums; roundup(64, alignBytes); shard.align_bytes
-constexpr long long world1 = 1;  // ranks; topology.world
-constexpr long long restBytesWorld1 = 436224000;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld1 = 872448256;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world2 = 2;  // ranks; topology.world
-constexpr long long restBytesWorld2 = 218112000;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld2 = 654336256;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-static_assert(alignBytes >= 16 && (alignBytes & (alignBytes - 1)) == 0,
-              "shard.align_bytes: a power of two, 16 or more, because kernels use 16-byte accesses; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
+static_assert(alignBytes >= 16,
+              "shard.align_bytes: 16 or more, because kernels use 16-byte accesses" SHARDGEN_FIX);
+static_assert(65536LL % alignBytes == 0,
+              "shard.align_bytes: a power of two, 65536 at most" SHARDGEN_FIX);
 static_assert(maxLive >= 1 + prefetch,
-              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
+              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use" SHARDGEN_FIX);
 static_assert(gradientSlots >= 1,
-              "gradients.slots: a backward pass needs a gradient buffer; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(partialsStart == roundUp(64, alignBytes),
-              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(world1 == 1,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(peakBytesWorld1 >= restBytesWorld1,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(world2 == 2,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(peakBytesWorld2 >= restBytesWorld2,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
+              "gradients.slots: a backward pass needs a gradient buffer" SHARDGEN_FIX);
+
+// Bucket layer/bf16/frozen, frozen: 2 bytes an element.
+constexpr long long layer_bf16frozen_unit = 128;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long layer_numel_SelfAttn_QProj = 16777216;  // elements of self_attn.q_proj.weight; 4096 * 4096; blocks.params.shape
+constexpr long long layer_start_SelfAttn_QProj = 0;  // elements; 0; blocks.params
+constexpr long long layer_numel_SelfAttn_KProj = 4194304;  // elements of self_attn.k_proj.weight; 1024 * 4096; blocks.params.shape
+constexpr long long layer_start_SelfAttn_KProj = 16777216;  // elements; roundUp(layer_start_SelfAttn_QProj + layer_numel_SelfAttn_QProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_SelfAttn_VProj = 4194304;  // elements of self_attn.v_proj.weight; 1024 * 4096; blocks.params.shape
+constexpr long long layer_start_SelfAttn_VProj = 20971520;  // elements; roundUp(layer_start_SelfAttn_KProj + layer_numel_SelfAttn_KProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_SelfAttn_OProj = 16777216;  // elements of self_attn.o_proj.weight; 4096 * 4096; blocks.params.shape
+constexpr long long layer_start_SelfAttn_OProj = 25165824;  // elements; roundUp(layer_start_SelfAttn_VProj + layer_numel_SelfAttn_VProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_Mlp_GateProj = 58720256;  // elements of mlp.gate_proj.weight; 14336 * 4096; blocks.params.shape
+constexpr long long layer_start_Mlp_GateProj = 41943040;  // elements; roundUp(layer_start_SelfAttn_OProj + layer_numel_SelfAttn_OProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_Mlp_UpProj = 58720256;  // elements of mlp.up_proj.weight; 14336 * 4096; blocks.params.shape
+constexpr long long layer_start_Mlp_UpProj = 100663296;  // elements; roundUp(layer_start_Mlp_GateProj + layer_numel_Mlp_GateProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_Mlp_DownProj = 58720256;  // elements of mlp.down_proj.weight; 4096 * 14336; blocks.params.shape
+constexpr long long layer_start_Mlp_DownProj = 159383552;  // elements; roundUp(layer_start_Mlp_UpProj + layer_numel_Mlp_UpProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_InputLayernorm = 4096;  // elements of input_layernorm.weight; 4096; blocks.params.shape
+constexpr long long layer_start_InputLayernorm = 218103808;  // elements; roundUp(layer_start_Mlp_DownProj + layer_numel_Mlp_DownProj, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_numel_PostAttentionLayernorm = 4096;  // elements of post_attention_layernorm.weight; 4096; blocks.params.shape
+constexpr long long layer_start_PostAttentionLayernorm = 218107904;  // elements; roundUp(layer_start_InputLayernorm + layer_numel_InputLayernorm, layer_bf16frozen_unit); blocks.params
+constexpr long long layer_bf16frozen_end = 218112000;  // elements; roundUp(layer_start_PostAttentionLayernorm + layer_numel_PostAttentionLayernorm, layer_bf16frozen_unit); blocks.params
+static_assert(layer_bf16frozen_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of layer/bf16/frozen is align_bytes long" SHARDGEN_FIX);
+static_assert(layer_numel_SelfAttn_QProj == 4096LL * 4096,
+              "blocks.params.shape: numel of self_attn.q_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_SelfAttn_QProj == 0,
+              "blocks.params: self_attn.q_proj.weight starts the bucket" SHARDGEN_FIX);
+static_assert(layer_numel_SelfAttn_KProj == 1024LL * 4096,
+              "blocks.params.shape: numel of self_attn.k_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_SelfAttn_KProj == roundUp(layer_start_SelfAttn_QProj + layer_numel_SelfAttn_QProj, layer_bf16frozen_unit),
+              "blocks.params: self_attn.k_proj.weight starts where self_attn.q_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_SelfAttn_VProj == 1024LL * 4096,
+              "blocks.params.shape: numel of self_attn.v_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_SelfAttn_VProj == roundUp(layer_start_SelfAttn_KProj + layer_numel_SelfAttn_KProj, layer_bf16frozen_unit),
+              "blocks.params: self_attn.v_proj.weight starts where self_attn.k_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_SelfAttn_OProj == 4096LL * 4096,
+              "blocks.params.shape: numel of self_attn.o_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_SelfAttn_OProj == roundUp(layer_start_SelfAttn_VProj + layer_numel_SelfAttn_VProj, layer_bf16frozen_unit),
+              "blocks.params: self_attn.o_proj.weight starts where self_attn.v_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_Mlp_GateProj == 14336LL * 4096,
+              "blocks.params.shape: numel of mlp.gate_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_Mlp_GateProj == roundUp(layer_start_SelfAttn_OProj + layer_numel_SelfAttn_OProj, layer_bf16frozen_unit),
+              "blocks.params: mlp.gate_proj.weight starts where self_attn.o_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_Mlp_UpProj == 14336LL * 4096,
+              "blocks.params.shape: numel of mlp.up_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_Mlp_UpProj == roundUp(layer_start_Mlp_GateProj + layer_numel_Mlp_GateProj, layer_bf16frozen_unit),
+              "blocks.params: mlp.up_proj.weight starts where mlp.gate_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_Mlp_DownProj == 4096LL * 14336,
+              "blocks.params.shape: numel of mlp.down_proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_Mlp_DownProj == roundUp(layer_start_Mlp_UpProj + layer_numel_Mlp_UpProj, layer_bf16frozen_unit),
+              "blocks.params: mlp.down_proj.weight starts where mlp.up_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_InputLayernorm == 4096,
+              "blocks.params.shape: numel of input_layernorm.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_InputLayernorm == roundUp(layer_start_Mlp_DownProj + layer_numel_Mlp_DownProj, layer_bf16frozen_unit),
+              "blocks.params: input_layernorm.weight starts where mlp.down_proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_numel_PostAttentionLayernorm == 4096,
+              "blocks.params.shape: numel of post_attention_layernorm.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_PostAttentionLayernorm == roundUp(layer_start_InputLayernorm + layer_numel_InputLayernorm, layer_bf16frozen_unit),
+              "blocks.params: post_attention_layernorm.weight starts where input_layernorm.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(layer_bf16frozen_end == roundUp(layer_start_PostAttentionLayernorm + layer_numel_PostAttentionLayernorm, layer_bf16frozen_unit),
+              "blocks.params: bucket layer/bf16/frozen ends where post_attention_layernorm.weight ends, rounded up to the unit" SHARDGEN_FIX);
 
 // The positions of blocks, those of a repeat one after another.
 constexpr long long layer_position = 0;  // position of the first block layer; 0; blocks
 static_assert(layer_position == 0,
-              "blocks: block layer stands behind those before it; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
+              "blocks: block layer stands behind those before it" SHARDGEN_FIX);
 
-// Bucket layer/bf16/frozen, frozen: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long layer_bf16frozen_unit = 128;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long layer_numel_SelfAttn_QProj = 16777216;  // elements; 4096*4096; shape of self_attn.q_proj.weight in blocks.params
-constexpr long long layer_start_SelfAttn_QProj = 0;  // elements; the bucket's start
-constexpr long long layer_numel_SelfAttn_KProj = 4194304;  // elements; 1024*4096; shape of self_attn.k_proj.weight in blocks.params
-constexpr long long layer_start_SelfAttn_KProj = 16777216;  // elements; roundup(layer_start_SelfAttn_QProj + layer_numel_SelfAttn_QProj, unit)
-constexpr long long layer_numel_SelfAttn_VProj = 4194304;  // elements; 1024*4096; shape of self_attn.v_proj.weight in blocks.params
-constexpr long long layer_start_SelfAttn_VProj = 20971520;  // elements; roundup(layer_start_SelfAttn_KProj + layer_numel_SelfAttn_KProj, unit)
-constexpr long long layer_numel_SelfAttn_OProj = 16777216;  // elements; 4096*4096; shape of self_attn.o_proj.weight in blocks.params
-constexpr long long layer_start_SelfAttn_OProj = 25165824;  // elements; roundup(layer_start_SelfAttn_VProj + layer_numel_SelfAttn_VProj, unit)
-constexpr long long layer_numel_Mlp_GateProj = 58720256;  // elements; 14336*4096; shape of mlp.gate_proj.weight in blocks.params
-constexpr long long layer_start_Mlp_GateProj = 41943040;  // elements; roundup(layer_start_SelfAttn_OProj + layer_numel_SelfAttn_OProj, unit)
-constexpr long long layer_numel_Mlp_UpProj = 58720256;  // elements; 14336*4096; shape of mlp.up_proj.weight in blocks.params
-constexpr long long layer_start_Mlp_UpProj = 100663296;  // elements; roundup(layer_start_Mlp_GateProj + layer_numel_Mlp_GateProj, unit)
-constexpr long long layer_numel_Mlp_DownProj = 58720256;  // elements; 4096*14336; shape of mlp.down_proj.weight in blocks.params
-constexpr long long layer_start_Mlp_DownProj = 159383552;  // elements; roundup(layer_start_Mlp_UpProj + layer_numel_Mlp_UpProj, unit)
-constexpr long long layer_numel_InputLayernorm = 4096;  // elements; 4096; shape of input_layernorm.weight in blocks.params
-constexpr long long layer_start_InputLayernorm = 218103808;  // elements; roundup(layer_start_Mlp_DownProj + layer_numel_Mlp_DownProj, unit)
-constexpr long long layer_numel_PostAttentionLayernorm = 4096;  // elements; 4096; shape of post_attention_layernorm.weight in blocks.params
-constexpr long long layer_start_PostAttentionLayernorm = 218107904;  // elements; roundup(layer_start_InputLayernorm + layer_numel_InputLayernorm, unit)
-constexpr long long layer_bf16frozen_end = 218112000;  // elements; roundup(layer_start_PostAttentionLayernorm + layer_numel_PostAttentionLayernorm, unit)
-constexpr long long layer_bf16frozen_shard_world1 = 218112000;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long layer_bf16frozen_shard_world2 = 109056000;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-static_assert(layer_bf16frozen_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of layer/bf16/frozen is align_bytes long; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_numel_SelfAttn_QProj == 4096LL*4096LL,
-              "shape of self_attn.q_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_start_SelfAttn_QProj == 0,
-              "blocks.params: self_attn.q_proj.weight starts the bucket; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_numel_SelfAttn_KProj == 1024LL*4096LL,
-              "shape of self_attn.k_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_start_SelfAttn_KProj == (layer_start_SelfAttn_QProj + layer_numel_SelfAttn_QProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: self_attn.k_proj.weight starts where self_attn.q_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_numel_SelfAttn_VProj == 1024LL*4096LL,
-              "shape of self_attn.v_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_start_SelfAttn_VProj == (layer_start_SelfAttn_KProj + layer_numel_SelfAttn_KProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: self_attn.v_proj.weight starts where self_attn.k_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_numel_SelfAttn_OProj == 4096LL*4096LL,
-              "shape of self_attn.o_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_start_SelfAttn_OProj == (layer_start_SelfAttn_VProj + layer_numel_SelfAttn_VProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: self_attn.o_proj.weight starts where self_attn.v_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_numel_Mlp_GateProj == 14336LL*4096LL,
-              "shape of mlp.gate_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_start_Mlp_GateProj == (layer_start_SelfAttn_OProj + layer_numel_SelfAttn_OProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: mlp.gate_proj.weight starts where self_attn.o_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_numel_Mlp_UpProj == 14336LL*4096LL,
-              "shape of mlp.up_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_start_Mlp_UpProj == (layer_start_Mlp_GateProj + layer_numel_Mlp_GateProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: mlp.up_proj.weight starts where mlp.gate_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_numel_Mlp_DownProj == 4096LL*14336LL,
-              "shape of mlp.down_proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_start_Mlp_DownProj == (layer_start_Mlp_UpProj + layer_numel_Mlp_UpProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: mlp.down_proj.weight starts where mlp.up_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_numel_InputLayernorm == 4096LL,
-              "shape of input_layernorm.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_start_InputLayernorm == (layer_start_Mlp_DownProj + layer_numel_Mlp_DownProj + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: input_layernorm.weight starts where mlp.down_proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_numel_PostAttentionLayernorm == 4096LL,
-              "shape of post_attention_layernorm.weight: numel is the product of the dimensions; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_start_PostAttentionLayernorm == (layer_start_InputLayernorm + layer_numel_InputLayernorm + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: post_attention_layernorm.weight starts where input_layernorm.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_bf16frozen_end == (layer_start_PostAttentionLayernorm + layer_numel_PostAttentionLayernorm + layer_bf16frozen_unit - 1) / layer_bf16frozen_unit * layer_bf16frozen_unit,
-              "blocks.params: bucket layer/bf16/frozen ends where post_attention_layernorm.weight ends, rounded up to the unit; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_bf16frozen_shard_world1 == (layer_bf16frozen_end / layer_bf16frozen_unit + world1 - 1) / world1 * layer_bf16frozen_unit,
-              "topology.world: a shard of layer/bf16/frozen is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_bf16frozen_shard_world2 == (layer_bf16frozen_end / layer_bf16frozen_unit + world2 - 1) / world2 * layer_bf16frozen_unit,
-              "topology.world: a shard of layer/bf16/frozen is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
+// Sums of a step.
+constexpr long long partialsStart = 256;  // bytes into the arena of scratch, of partial sums; roundUp(64, alignBytes); shard.align_bytes
+static_assert(partialsStart == roundUp(64, alignBytes),
+              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned" SHARDGEN_FIX);
 
-// The memory of a rank: shard elements times the bytes that it keeps for one
-// (parameter + gradient + master + moments), for each bucket of each block.
-static_assert(restBytesWorld1 == layer_bf16frozen_shard_world1 * 2,
-              "optimizer: a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(restBytesWorld2 == layer_bf16frozen_shard_world2 * 2,
-              "optimizer: a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-
-// World 1: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld1 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld1 = 436224000;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld1 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld1(long long) { return slotRun0BytesWorld1; }
-SHARDGEN_FUNCTION long long slotStartWorld1(long long slot) { return slotRun0StartWorld1 + (slot - slotRun0FirstWorld1) * slotRun0BytesWorld1; }
-static_assert(slotRun0FirstWorld1 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(slotRun0StartWorld1 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-
-// World 1: where a rank has bucket layer/bf16/frozen, in bytes from the start of an arena.
-constexpr long long layer_bf16frozen_shardOffset_world1 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long layer_bf16frozen_gatheredBytes_world1 = 436224000;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_bf16frozen_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long layer_bf16frozen_slotOffset_world1 = slotStartWorld1(layer_position % maxLive) + layer_bf16frozen_blockOffset_world1;
-static_assert(layer_bf16frozen_shardOffset_world1 == 0,
-              "shard: the shard of layer/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_bf16frozen_gatheredBytes_world1 == world1 * layer_bf16frozen_shard_world1 * 2,
-              "topology.world: the gathered copy of layer/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_bf16frozen_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of layer/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(slotBytesWorld1(layer_position % maxLive) >= layer_bf16frozen_blockOffset_world1 + layer_bf16frozen_gatheredBytes_world1,
-              "gather.max_live: the slot of block layer holds layer/bf16/frozen; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-
-// World 1: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld1.
-constexpr long long gradientBufferBytesWorld1 = 0;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(gradientBufferBytesWorld1 == 0,
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-
-// World 1: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld1 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld1 = 0;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld1 = 0;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld1 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(wireShardBytesWorld1 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-
-// World 1: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld1 = 436224000;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long slotsBytesWorld1 = 436224000;  // bytes of the arena of slots; topology.world
-constexpr long long scratchBytesWorld1 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld1 == layer_bf16frozen_shardOffset_world1 + layer_bf16frozen_shard_world1 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(slotsBytesWorld1 == slotStartWorld1(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(scratchBytesWorld1 == partialsStart + partialsBytesWorld1,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(peakBytesWorld1 == shardsBf16BytesWorld1 + slotsBytesWorld1 + scratchBytesWorld1,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-
-// World 1: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld1(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld1});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld1});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld1});
-}
-template <class Visit>
-void eachBucketWorld1(Visit visit) {
-  visit(BucketPlace{"layer/bf16/frozen", 0, layer_bf16frozen_shard_world1, layer_bf16frozen_shardOffset_world1, -1, -1, -1, -1, layer_bf16frozen_slotOffset_world1, layer_bf16frozen_gatheredBytes_world1});
-}
-template <class Visit>
-void eachGradientWorld1(Visit) {
+// at chooses the value for N ranks.
+template <long long N>
+SHARDGEN_FUNCTION long long at(long long world1, long long world2) {
+  return N == 1 ? world1 : N == 2 ? world2 : -1;
 }
 
-// World 2: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld2 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld2 = 436224000;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld2 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld2(long long) { return slotRun0BytesWorld2; }
-SHARDGEN_FUNCTION long long slotStartWorld2(long long slot) { return slotRun0StartWorld2 + (slot - slotRun0FirstWorld2) * slotRun0BytesWorld2; }
-static_assert(slotRun0FirstWorld2 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(slotRun0StartWorld2 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
+// World<N> is where a rank of N has everything.
+template <long long N>
+struct World {
+  // The world sizes.
+  static constexpr long long world = at<N>(1, 2);  // ranks; topology.world
+  static_assert(world == N,
+                "topology.world: a world size is one of 1, 2, and the one that is named" SHARDGEN_FIX);
 
-// World 2: where a rank has bucket layer/bf16/frozen, in bytes from the start of an arena.
-constexpr long long layer_bf16frozen_shardOffset_world2 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long layer_bf16frozen_gatheredBytes_world2 = 436224000;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_bf16frozen_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long layer_bf16frozen_slotOffset_world2 = slotStartWorld2(layer_position % maxLive) + layer_bf16frozen_blockOffset_world2;
-static_assert(layer_bf16frozen_shardOffset_world2 == 0,
-              "shard: the shard of layer/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_bf16frozen_gatheredBytes_world2 == world2 * layer_bf16frozen_shard_world2 * 2,
-              "topology.world: the gathered copy of layer/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(layer_bf16frozen_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of layer/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(slotBytesWorld2(layer_position % maxLive) >= layer_bf16frozen_blockOffset_world2 + layer_bf16frozen_gatheredBytes_world2,
-              "gather.max_live: the slot of block layer holds layer/bf16/frozen; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
+  // What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+  static constexpr long long layer_bf16frozen_shard = at<N>(218112000, 109056000);  // elements; ceilDiv(layer_bf16frozen_end / layer_bf16frozen_unit, world) * layer_bf16frozen_unit; topology.world
+  static_assert(layer_bf16frozen_shard == ceilDiv(layer_bf16frozen_end / layer_bf16frozen_unit, world) * layer_bf16frozen_unit,
+                "topology.world: a shard of layer/bf16/frozen is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
 
-// World 2: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld2.
-constexpr long long gradientBufferBytesWorld2 = 0;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(gradientBufferBytesWorld2 == 0,
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
+  // The memory of a rank. What it keeps is shard elements times the bytes for one
+  // (parameter, gradient, master, moments), for each bucket of each block.
+  static constexpr long long restBytes = at<N>(436224000, 218112000);  // bytes of a rank between passes: shards, masters, moments, gradient shards
+  static constexpr long long peakBytes = at<N>(872448256, 654336256);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static_assert(restBytes == layer_bf16frozen_shard * 2,
+                "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
+  static_assert(peakBytes >= restBytes,
+                "topology.world: what stays between passes is part of all that is allocated" SHARDGEN_FIX);
 
-// World 2: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld2 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld2 = 0;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld2 = 0;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld2 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(wireShardBytesWorld2 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
+  // The gather slots, runs of equal ones. A slot is as large as the largest block that it is for.
+  static constexpr long long slotRun0First = 0;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun0Bytes = 436224000;  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun0Start = 0;  // bytes into the arena of slots; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long slotBytes(long long) { return slotRun0Bytes; }
+  SHARDGEN_FUNCTION static long long slotStart(long long slot) { return slotRun0Start + (slot - slotRun0First) * slotRun0Bytes; }
+  static_assert(slotRun0First == 0,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun0Start == 0,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
 
-// World 2: the arenas, which are all that Open allocates.
-constexpr long long shardsBf16BytesWorld2 = 218112000;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long slotsBytesWorld2 = 436224000;  // bytes of the arena of slots; topology.world
-constexpr long long scratchBytesWorld2 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsBf16BytesWorld2 == layer_bf16frozen_shardOffset_world2 + layer_bf16frozen_shard_world2 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(slotsBytesWorld2 == slotStartWorld2(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(scratchBytesWorld2 == partialsStart + partialsBytesWorld2,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(peakBytesWorld2 == shardsBf16BytesWorld2 + slotsBytesWorld2 + scratchBytesWorld2,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate llama-3-8b-layer.yaml");
+  // Where a rank has bucket layer/bf16/frozen, in bytes from the start of an arena.
+  static constexpr long long layer_bf16frozen_shardOffset = 0;  // bytes into shards of bf16; 0; shard
+  static constexpr long long layer_bf16frozen_gatheredBytes = 436224000;  // bytes of the gathered bucket; world * layer_bf16frozen_shard * 2; topology.world
+  static constexpr long long layer_bf16frozen_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long layer_bf16frozen_slotOffset = 0;  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (layer_position % maxLive - slotRun0First) * slotRun0Bytes + layer_bf16frozen_blockOffset; gather.max_live
+  static_assert(layer_bf16frozen_shardOffset == 0,
+                "shard: the shard of layer/bf16/frozen starts where the part before it in the arena of shards of bf16 ends" SHARDGEN_FIX);
+  static_assert(layer_bf16frozen_gatheredBytes == world * layer_bf16frozen_shard * 2,
+                "topology.world: the gathered copy of layer/bf16/frozen is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(layer_bf16frozen_blockOffset == 0,
+                "gather.max_live: the gathered copy of layer/bf16/frozen starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= layer_bf16frozen_blockOffset + layer_bf16frozen_gatheredBytes,
+                "gather.max_live: the slot of block layer holds layer/bf16/frozen" SHARDGEN_FIX);
+  static_assert(layer_bf16frozen_slotOffset == slotRun0Start + (layer_position % maxLive - slotRun0First) * slotRun0Bytes + layer_bf16frozen_blockOffset,
+                "gather.max_live: the gathered copy of layer/bf16/frozen lies in the slot of its block" SHARDGEN_FIX);
 
-// World 2: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld2(Visit visit) {
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld2});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld2});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld2});
-}
-template <class Visit>
-void eachBucketWorld2(Visit visit) {
-  visit(BucketPlace{"layer/bf16/frozen", 0, layer_bf16frozen_shard_world2, layer_bf16frozen_shardOffset_world2, -1, -1, -1, -1, layer_bf16frozen_slotOffset_world2, layer_bf16frozen_gatheredBytes_world2});
-}
-template <class Visit>
-void eachGradientWorld2(Visit) {
-}
+  // The full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
+  // buffer n starts at n * gradientBufferBytes.
+  static constexpr long long gradientBufferBytes = 0;  // bytes of a gradient buffer; 0; gradients.slots
+  static_assert(gradientBufferBytes == 0,
+                "gradients.slots: a gradient buffer is as large as the gradients of the block that has most" SHARDGEN_FIX);
+
+  // Gradients on their way through a reduction, and sums of a step.
+  static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
+  static constexpr long long wireShardBytes = 0;  // bytes of staging behind it, for one reduced shard; roundUp(0, alignBytes); gradients.reduce
+  static constexpr long long partialsBytes = 0;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static_assert(wireFullBytes == roundUp(0, alignBytes),
+                "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
+  static_assert(wireShardBytes == roundUp(0, alignBytes),
+                "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes" SHARDGEN_FIX);
+
+  // The arenas, which are all that Open allocates.
+  static constexpr long long shardsBf16Bytes = at<N>(436224000, 218112000);  // bytes; layer_bf16frozen_shardOffset + layer_bf16frozen_shard * 2; topology.world
+  static constexpr long long slotsBytes = 436224000;  // bytes; slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes; topology.world
+  static constexpr long long scratchBytes = 256;  // bytes; partialsStart + partialsBytes; topology.world
+  static_assert(shardsBf16Bytes == layer_bf16frozen_shardOffset + layer_bf16frozen_shard * 2,
+                "topology.world: the arena of shards of bf16 ends where its last part does" SHARDGEN_FIX);
+  static_assert(slotsBytes == slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes,
+                "topology.world: the arena of slots ends where its last part does" SHARDGEN_FIX);
+  static_assert(scratchBytes == partialsStart + partialsBytes,
+                "topology.world: the arena of scratch ends where its last part does" SHARDGEN_FIX);
+  static_assert(peakBytes == shardsBf16Bytes + slotsBytes + scratchBytes,
+                "topology.world: all that is allocated is the arenas" SHARDGEN_FIX);
+
+  // Every arena, bucket and gradient, one after another.
+  template <class Visit>
+  static void eachArena(Visit visit) {
+    visit(ArenaPlace{"shards", "bf16", shardsBf16Bytes});
+    visit(ArenaPlace{"slots", "", slotsBytes});
+    visit(ArenaPlace{"scratch", "", scratchBytes});
+  }
+  template <class Visit>
+  static void eachBucket(Visit visit) {
+    visit(BucketPlace{"layer/bf16/frozen", 0, layer_bf16frozen_shard, layer_bf16frozen_shardOffset, -1, -1, -1, -1, layer_bf16frozen_slotOffset, layer_bf16frozen_gatheredBytes});
+  }
+  template <class Visit>
+  static void eachGradient(Visit) {
+  }
+};
+
+// Every rule, at every world size.
+static_assert(World<1>::world == 1 && World<2>::world == 2,
+              "topology.world: the world sizes are those of the spec" SHARDGEN_FIX);
 
 }  // namespace shardgen::models::llama38blayer
+#undef SHARDGEN_FIX

@@ -16,133 +16,131 @@ import (
 // `go tool shardgen generate llama-3-8b-layer.yaml`.
 const _ = abi.RunShardgenGenerate_Version1
 
+// Behind constants stand rules that the compiler checks: uint64(x - y) is a constant
+// only where x >= y, and -uint64(x - y) only where x == y. A line that does not
+// compile is a rule that the constants break: they were edited by hand, or merged
+// from two versions. Fix: run `go tool shardgen generate llama-3-8b-layer.yaml`.
+
 // What holds for all buckets.
 const (
-	alignBytes    int64 = 256 // bytes; every payload and every start in a bucket is a multiple of it
-	maxLive       int64 = 1   // gather slots; the block at position p uses slot p mod maxLive
-	prefetch      int64 = 0   // blocks gathered ahead of the trainer
-	gradientSlots int64 = 2   // full-size gradient buffers
+	alignBytes    int64 = 256 // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
+	maxLive       int64 = 1   // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
+	prefetch      int64 = 0   // blocks gathered ahead of the trainer; gather.prefetch
+	gradientSlots int64 = 2   // full-size gradient buffers; gradients.slots
 
-	world1          int64 = 1         // ranks
-	restBytesWorld1 int64 = 436224000 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 872448256 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world2          int64 = 2         // ranks
-	restBytesWorld2 int64 = 218112000 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld2 int64 = 654336256 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-)
-
-// What the compiler checks. uint64(x - y) is a constant only where x >= y, and
-// -uint64(x - y) only where x == y. A line that does not compile is a rule that
-// the constants break: they were edited by hand, or merged from two versions. Fix:
-// run `go tool shardgen generate llama-3-8b-layer.yaml`.
-const (
-	// max_live >= 1 + prefetch: the blocks gathered ahead need slots besides the one in use; if not, generate again
+	// shard.align_bytes: 16 or more, because kernels use 16-byte accesses; if not, generate again
+	_ = uint64(alignBytes - 16)
+	// shard.align_bytes: a power of two, 65536 at most; if not, generate again
+	_ = -uint64(65536%alignBytes - 0)
+	// gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, generate again
 	_ = uint64(maxLive - (1 + prefetch))
-	// a backward pass needs a gradient buffer; if not, generate again
+	// gradients.slots: a backward pass needs a gradient buffer; if not, generate again
 	_ = uint64(gradientSlots - 1)
-	// the constant's name says its world size; if not, generate again
+)
+
+// The world sizes.
+const (
+	world1 int64 = 1 // ranks; topology.world
+	world2 int64 = 2 // ranks; topology.world
+
+	// topology.world: a world size is one of 1, 2, and the one that is named; if not, generate again
 	_ = -uint64(world1 - 1)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld1 - restBytesWorld1)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, and the one that is named; if not, generate again
 	_ = -uint64(world2 - 2)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld2 - restBytesWorld2)
 )
 
-// Bucket layer/bf16/frozen, frozen: 9 parameters of 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket layer/bf16/frozen, frozen: 2 bytes an element.
 const (
-	layer_bf16frozen_unit int64 = 128 // elements; alignBytes/2
+	layer_bf16frozen_unit              int64 = 128       // elements; alignBytes / 2; shard.align_bytes
+	layer_numel_SelfAttn_QProj         int64 = 16777216  // elements of self_attn.q_proj.weight; 4096 * 4096; blocks.params.shape
+	layer_start_SelfAttn_QProj         int64 = 0         // elements; 0; blocks.params
+	layer_numel_SelfAttn_KProj         int64 = 4194304   // elements of self_attn.k_proj.weight; 1024 * 4096; blocks.params.shape
+	layer_start_SelfAttn_KProj         int64 = 16777216  // elements; roundUp(layer_start_SelfAttn_QProj + layer_numel_SelfAttn_QProj, layer_bf16frozen_unit); blocks.params
+	layer_numel_SelfAttn_VProj         int64 = 4194304   // elements of self_attn.v_proj.weight; 1024 * 4096; blocks.params.shape
+	layer_start_SelfAttn_VProj         int64 = 20971520  // elements; roundUp(layer_start_SelfAttn_KProj + layer_numel_SelfAttn_KProj, layer_bf16frozen_unit); blocks.params
+	layer_numel_SelfAttn_OProj         int64 = 16777216  // elements of self_attn.o_proj.weight; 4096 * 4096; blocks.params.shape
+	layer_start_SelfAttn_OProj         int64 = 25165824  // elements; roundUp(layer_start_SelfAttn_VProj + layer_numel_SelfAttn_VProj, layer_bf16frozen_unit); blocks.params
+	layer_numel_Mlp_GateProj           int64 = 58720256  // elements of mlp.gate_proj.weight; 14336 * 4096; blocks.params.shape
+	layer_start_Mlp_GateProj           int64 = 41943040  // elements; roundUp(layer_start_SelfAttn_OProj + layer_numel_SelfAttn_OProj, layer_bf16frozen_unit); blocks.params
+	layer_numel_Mlp_UpProj             int64 = 58720256  // elements of mlp.up_proj.weight; 14336 * 4096; blocks.params.shape
+	layer_start_Mlp_UpProj             int64 = 100663296 // elements; roundUp(layer_start_Mlp_GateProj + layer_numel_Mlp_GateProj, layer_bf16frozen_unit); blocks.params
+	layer_numel_Mlp_DownProj           int64 = 58720256  // elements of mlp.down_proj.weight; 4096 * 14336; blocks.params.shape
+	layer_start_Mlp_DownProj           int64 = 159383552 // elements; roundUp(layer_start_Mlp_UpProj + layer_numel_Mlp_UpProj, layer_bf16frozen_unit); blocks.params
+	layer_numel_InputLayernorm         int64 = 4096      // elements of input_layernorm.weight; 4096; blocks.params.shape
+	layer_start_InputLayernorm         int64 = 218103808 // elements; roundUp(layer_start_Mlp_DownProj + layer_numel_Mlp_DownProj, layer_bf16frozen_unit); blocks.params
+	layer_numel_PostAttentionLayernorm int64 = 4096      // elements of post_attention_layernorm.weight; 4096; blocks.params.shape
+	layer_start_PostAttentionLayernorm int64 = 218107904 // elements; roundUp(layer_start_InputLayernorm + layer_numel_InputLayernorm, layer_bf16frozen_unit); blocks.params
+	layer_bf16frozen_end               int64 = 218112000 // elements; roundUp(layer_start_PostAttentionLayernorm + layer_numel_PostAttentionLayernorm, layer_bf16frozen_unit); blocks.params
 
-	layer_numel_SelfAttn_QProj int64 = 16777216 // elements of self_attn.q_proj.weight; 4096*4096
-	layer_start_SelfAttn_QProj int64 = 0        // elements; the bucket's start
-
-	layer_numel_SelfAttn_KProj int64 = 4194304  // elements of self_attn.k_proj.weight; 1024*4096
-	layer_start_SelfAttn_KProj int64 = 16777216 // elements; roundup(layer_start_SelfAttn_QProj + layer_numel_SelfAttn_QProj, unit)
-
-	layer_numel_SelfAttn_VProj int64 = 4194304  // elements of self_attn.v_proj.weight; 1024*4096
-	layer_start_SelfAttn_VProj int64 = 20971520 // elements; roundup(layer_start_SelfAttn_KProj + layer_numel_SelfAttn_KProj, unit)
-
-	layer_numel_SelfAttn_OProj int64 = 16777216 // elements of self_attn.o_proj.weight; 4096*4096
-	layer_start_SelfAttn_OProj int64 = 25165824 // elements; roundup(layer_start_SelfAttn_VProj + layer_numel_SelfAttn_VProj, unit)
-
-	layer_numel_Mlp_GateProj int64 = 58720256 // elements of mlp.gate_proj.weight; 14336*4096
-	layer_start_Mlp_GateProj int64 = 41943040 // elements; roundup(layer_start_SelfAttn_OProj + layer_numel_SelfAttn_OProj, unit)
-
-	layer_numel_Mlp_UpProj int64 = 58720256  // elements of mlp.up_proj.weight; 14336*4096
-	layer_start_Mlp_UpProj int64 = 100663296 // elements; roundup(layer_start_Mlp_GateProj + layer_numel_Mlp_GateProj, unit)
-
-	layer_numel_Mlp_DownProj int64 = 58720256  // elements of mlp.down_proj.weight; 4096*14336
-	layer_start_Mlp_DownProj int64 = 159383552 // elements; roundup(layer_start_Mlp_UpProj + layer_numel_Mlp_UpProj, unit)
-
-	layer_numel_InputLayernorm int64 = 4096      // elements of input_layernorm.weight; 4096
-	layer_start_InputLayernorm int64 = 218103808 // elements; roundup(layer_start_Mlp_DownProj + layer_numel_Mlp_DownProj, unit)
-
-	layer_numel_PostAttentionLayernorm int64 = 4096      // elements of post_attention_layernorm.weight; 4096
-	layer_start_PostAttentionLayernorm int64 = 218107904 // elements; roundup(layer_start_InputLayernorm + layer_numel_InputLayernorm, unit)
-
-	layer_bf16frozen_end          int64 = 218112000 // elements; roundup(layer_start_PostAttentionLayernorm + layer_numel_PostAttentionLayernorm, unit)
-	layer_bf16frozen_shard_world1 int64 = 218112000 // elements of each rank; roundup(ceil(end/1), unit)
-	layer_bf16frozen_shard_world2 int64 = 109056000 // elements of each rank; roundup(ceil(end/2), unit)
-)
-
-// What the compiler checks of bucket layer/bf16/frozen.
-const (
-	// a unit of 2-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 2-byte elements of layer/bf16/frozen is align_bytes long; if not, generate again
 	_ = -uint64(layer_bf16frozen_unit*2 - alignBytes)
-	// numel of self_attn.q_proj.weight is the product of its shape, [4096, 4096]; if not, generate again
+	// blocks.params.shape: numel of self_attn.q_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(layer_numel_SelfAttn_QProj - 4096*4096)
-	// self_attn.q_proj.weight starts the bucket; if not, generate again
+	// blocks.params: self_attn.q_proj.weight starts the bucket; if not, generate again
 	_ = -uint64(layer_start_SelfAttn_QProj - 0)
-	// numel of self_attn.k_proj.weight is the product of its shape, [1024, 4096]; if not, generate again
+	// blocks.params.shape: numel of self_attn.k_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(layer_numel_SelfAttn_KProj - 1024*4096)
-	// self_attn.k_proj.weight starts where self_attn.q_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: self_attn.k_proj.weight starts where self_attn.q_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(layer_start_SelfAttn_KProj - (layer_start_SelfAttn_QProj+layer_numel_SelfAttn_QProj+layer_bf16frozen_unit-1)/layer_bf16frozen_unit*layer_bf16frozen_unit)
-	// numel of self_attn.v_proj.weight is the product of its shape, [1024, 4096]; if not, generate again
+	// blocks.params.shape: numel of self_attn.v_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(layer_numel_SelfAttn_VProj - 1024*4096)
-	// self_attn.v_proj.weight starts where self_attn.k_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: self_attn.v_proj.weight starts where self_attn.k_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(layer_start_SelfAttn_VProj - (layer_start_SelfAttn_KProj+layer_numel_SelfAttn_KProj+layer_bf16frozen_unit-1)/layer_bf16frozen_unit*layer_bf16frozen_unit)
-	// numel of self_attn.o_proj.weight is the product of its shape, [4096, 4096]; if not, generate again
+	// blocks.params.shape: numel of self_attn.o_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(layer_numel_SelfAttn_OProj - 4096*4096)
-	// self_attn.o_proj.weight starts where self_attn.v_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: self_attn.o_proj.weight starts where self_attn.v_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(layer_start_SelfAttn_OProj - (layer_start_SelfAttn_VProj+layer_numel_SelfAttn_VProj+layer_bf16frozen_unit-1)/layer_bf16frozen_unit*layer_bf16frozen_unit)
-	// numel of mlp.gate_proj.weight is the product of its shape, [14336, 4096]; if not, generate again
+	// blocks.params.shape: numel of mlp.gate_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(layer_numel_Mlp_GateProj - 14336*4096)
-	// mlp.gate_proj.weight starts where self_attn.o_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: mlp.gate_proj.weight starts where self_attn.o_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(layer_start_Mlp_GateProj - (layer_start_SelfAttn_OProj+layer_numel_SelfAttn_OProj+layer_bf16frozen_unit-1)/layer_bf16frozen_unit*layer_bf16frozen_unit)
-	// numel of mlp.up_proj.weight is the product of its shape, [14336, 4096]; if not, generate again
+	// blocks.params.shape: numel of mlp.up_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(layer_numel_Mlp_UpProj - 14336*4096)
-	// mlp.up_proj.weight starts where mlp.gate_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: mlp.up_proj.weight starts where mlp.gate_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(layer_start_Mlp_UpProj - (layer_start_Mlp_GateProj+layer_numel_Mlp_GateProj+layer_bf16frozen_unit-1)/layer_bf16frozen_unit*layer_bf16frozen_unit)
-	// numel of mlp.down_proj.weight is the product of its shape, [4096, 14336]; if not, generate again
+	// blocks.params.shape: numel of mlp.down_proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(layer_numel_Mlp_DownProj - 4096*14336)
-	// mlp.down_proj.weight starts where mlp.up_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: mlp.down_proj.weight starts where mlp.up_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(layer_start_Mlp_DownProj - (layer_start_Mlp_UpProj+layer_numel_Mlp_UpProj+layer_bf16frozen_unit-1)/layer_bf16frozen_unit*layer_bf16frozen_unit)
-	// numel of input_layernorm.weight is the product of its shape, [4096]; if not, generate again
+	// blocks.params.shape: numel of input_layernorm.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(layer_numel_InputLayernorm - 4096)
-	// input_layernorm.weight starts where mlp.down_proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: input_layernorm.weight starts where mlp.down_proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(layer_start_InputLayernorm - (layer_start_Mlp_DownProj+layer_numel_Mlp_DownProj+layer_bf16frozen_unit-1)/layer_bf16frozen_unit*layer_bf16frozen_unit)
-	// numel of post_attention_layernorm.weight is the product of its shape, [4096]; if not, generate again
+	// blocks.params.shape: numel of post_attention_layernorm.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(layer_numel_PostAttentionLayernorm - 4096)
-	// post_attention_layernorm.weight starts where input_layernorm.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: post_attention_layernorm.weight starts where input_layernorm.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(layer_start_PostAttentionLayernorm - (layer_start_InputLayernorm+layer_numel_InputLayernorm+layer_bf16frozen_unit-1)/layer_bf16frozen_unit*layer_bf16frozen_unit)
-	// the bucket ends where post_attention_layernorm.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket layer/bf16/frozen ends where post_attention_layernorm.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(layer_bf16frozen_end - (layer_start_PostAttentionLayernorm+layer_numel_PostAttentionLayernorm+layer_bf16frozen_unit-1)/layer_bf16frozen_unit*layer_bf16frozen_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
+)
+
+// What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+const (
+	layer_bf16frozen_shard_world1 int64 = 218112000 // elements; ceilDiv(layer_bf16frozen_end / layer_bf16frozen_unit, world1) * layer_bf16frozen_unit; topology.world
+	layer_bf16frozen_shard_world2 int64 = 109056000 // elements; ceilDiv(layer_bf16frozen_end / layer_bf16frozen_unit, world2) * layer_bf16frozen_unit; topology.world
+
+	// topology.world: a shard of layer/bf16/frozen is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(layer_bf16frozen_shard_world1 - (layer_bf16frozen_end/layer_bf16frozen_unit+world1-1)/world1*layer_bf16frozen_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
+	// topology.world: a shard of layer/bf16/frozen is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(layer_bf16frozen_shard_world2 - (layer_bf16frozen_end/layer_bf16frozen_unit+world2-1)/world2*layer_bf16frozen_unit)
 )
 
-// What the compiler checks of the memory: shard elements times the bytes that a rank
-// keeps for one (parameter + gradient + master + moments), for each bucket of each block.
+// The memory of a rank. What it keeps is shard elements times the bytes for one
+// (parameter, gradient, master, moments), for each bucket of each block.
 const (
-	// a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	restBytesWorld1 int64 = 436224000 // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld2 int64 = 218112000 // bytes of a rank between passes: shards, masters, moments, gradient shards
+	peakBytesWorld1 int64 = 872448256 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 654336256 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld1 - (layer_bf16frozen_shard_world1 * 2))
-	// a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld2 - (layer_bf16frozen_shard_world2 * 2))
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld1 - restBytesWorld1)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld2 - restBytesWorld2)
 )
 
 // kernels is zz_kernels.fatbin: what nvcc made of the CUDA source, with a record of which source
@@ -177,7 +175,7 @@ var descriptor = shard.Descriptor{
 		GradSlots:  gradientSlots,
 		Reduce:     dtype.Float32,
 		DivideBy:   0,
-		Optimizer:  layout.Optimizer{Masters: false, Moments: 0},
+		Optimizer:  layout.Optimizer{Kind: layout.NoOptimizer, Masters: false},
 		Worlds:     []int64{world1, world2},
 		Kinds: []layout.Kind{
 			{

@@ -2,9 +2,11 @@
 //
 // How model oddshapes is sharded and where everything lies: the constants of the
 // Go package, under the same names, and the offsets that its runtime works out,
-// for C++17 and CUDA. Counts and offsets are elements where no bytes are named. A
-// static_assert that fails names a rule that the constants break: they were edited
-// by hand, or merged from two versions.
+// for C++17 and CUDA. What depends on the number of ranks is a member of World<N>:
+// World<8>::restBytes is restBytesWorld8 in Go, and World<8>::a_b is a_b_world8.
+// Counts and offsets are elements where no bytes are named. A static_assert that
+// fails names a rule that the constants break: they were edited by hand, or merged
+// from two versions.
 #pragma once
 
 #ifndef SHARDGEN_FUNCTION
@@ -14,11 +16,15 @@
 #define SHARDGEN_FUNCTION constexpr
 #endif
 #endif
+#define SHARDGEN_FIX "; if not, run go tool shardgen generate oddshapes.yaml"
 
 namespace shardgen::models::oddshapes {
 
-SHARDGEN_FUNCTION long long larger(long long a, long long b) { return a > b ? a : b; }
 SHARDGEN_FUNCTION long long roundUp(long long n, long long unit) { return (n + unit - 1) / unit * unit; }
+SHARDGEN_FUNCTION long long ceilDiv(long long n, long long d) { return (n + d - 1) / d; }
+SHARDGEN_FUNCTION long long largest(long long n) { return n; }
+template <class... More>
+SHARDGEN_FUNCTION long long largest(long long a, long long b, More... more) { return largest(a > b ? a : b, more...); }
 
 // ArenaPlace is one allocation of a rank.
 struct ArenaPlace {
@@ -51,57 +57,125 @@ struct GradientPlace {
 constexpr long long RingFirst = 3;  // the first index; blocks.repeat
 constexpr long long RingLen = 5;  // blocks; blocks.repeat
 static_assert(RingFirst + RingLen - 1 == 7,
-              "blocks.repeat of ring.{i}: the last index is First + Len - 1; if not, run go tool shardgen generate oddshapes.yaml");
+              "blocks.repeat: the last index of ring.{i} is First + Len - 1" SHARDGEN_FIX);
 
 // What holds for all buckets.
 constexpr long long alignBytes = 128;  // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
 constexpr long long maxLive = 3;  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
 constexpr long long prefetch = 2;  // blocks gathered ahead of the trainer; gather.prefetch
 constexpr long long gradientSlots = 1;  // full-size gradient buffers; gradients.slots
-constexpr long long partialsStart = 128;  // bytes into the arena of scratch, of partial sums; roundup(64, alignBytes); shard.align_bytes
-constexpr long long world1 = 1;  // ranks; topology.world
-constexpr long long restBytesWorld1 = 21888;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld1 = 33280;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world2 = 2;  // ranks; topology.world
-constexpr long long restBytesWorld2 = 12288;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld2 = 22656;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world3 = 3;  // ranks; topology.world
-constexpr long long restBytesWorld3 = 8448;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld3 = 18688;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world4 = 4;  // ranks; topology.world
-constexpr long long restBytesWorld4 = 7296;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld4 = 17664;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world8 = 8;  // ranks; topology.world
-constexpr long long restBytesWorld8 = 3840;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld8 = 14848;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-static_assert(alignBytes >= 16 && (alignBytes & (alignBytes - 1)) == 0,
-              "shard.align_bytes: a power of two, 16 or more, because kernels use 16-byte accesses; if not, run go tool shardgen generate oddshapes.yaml");
+static_assert(alignBytes >= 16,
+              "shard.align_bytes: 16 or more, because kernels use 16-byte accesses" SHARDGEN_FIX);
+static_assert(65536LL % alignBytes == 0,
+              "shard.align_bytes: a power of two, 65536 at most" SHARDGEN_FIX);
 static_assert(maxLive >= 1 + prefetch,
-              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, run go tool shardgen generate oddshapes.yaml");
+              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use" SHARDGEN_FIX);
 static_assert(gradientSlots >= 1,
-              "gradients.slots: a backward pass needs a gradient buffer; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(partialsStart == roundUp(64, alignBytes),
-              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(world1 == 1,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(peakBytesWorld1 >= restBytesWorld1,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(world2 == 2,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(peakBytesWorld2 >= restBytesWorld2,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(world3 == 3,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(peakBytesWorld3 >= restBytesWorld3,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(world4 == 4,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(peakBytesWorld4 >= restBytesWorld4,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(world8 == 8,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(peakBytesWorld8 >= restBytesWorld8,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate oddshapes.yaml");
+              "gradients.slots: a backward pass needs a gradient buffer" SHARDGEN_FIX);
+
+// Bucket first/f32, trainable: 4 bytes an element.
+constexpr long long first__f32_unit = 32;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long first__numel_Temperature = 1;  // elements of temperature; 1; blocks.params.shape
+constexpr long long first__start_Temperature = 0;  // elements; 0; blocks.params
+constexpr long long first__numel_Empty_Rows = 0;  // elements of empty.rows; 0; blocks.params.shape
+constexpr long long first__start_Empty_Rows = 32;  // elements; roundUp(first__start_Temperature + first__numel_Temperature, first__f32_unit); blocks.params
+constexpr long long first__numel_Five = 5;  // elements of five; 5; blocks.params.shape
+constexpr long long first__start_Five = 32;  // elements; roundUp(first__start_Empty_Rows + first__numel_Empty_Rows, first__f32_unit); blocks.params
+constexpr long long first__numel_Empty_Columns = 0;  // elements of empty.columns; 0; blocks.params.shape
+constexpr long long first__start_Empty_Columns = 64;  // elements; roundUp(first__start_Five + first__numel_Five, first__f32_unit); blocks.params
+constexpr long long first__numel_Prime = 707;  // elements of prime; 101 * 7; blocks.params.shape
+constexpr long long first__start_Prime = 64;  // elements; roundUp(first__start_Empty_Columns + first__numel_Empty_Columns, first__f32_unit); blocks.params
+constexpr long long first__f32_end = 800;  // elements; roundUp(first__start_Prime + first__numel_Prime, first__f32_unit); blocks.params
+static_assert(first__f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of first/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(first__numel_Temperature == 1,
+              "blocks.params.shape: numel of temperature is the product of the dimensions" SHARDGEN_FIX);
+static_assert(first__start_Temperature == 0,
+              "blocks.params: temperature starts the bucket" SHARDGEN_FIX);
+static_assert(first__numel_Empty_Rows == 0,
+              "blocks.params.shape: numel of empty.rows is the product of the dimensions" SHARDGEN_FIX);
+static_assert(first__start_Empty_Rows == roundUp(first__start_Temperature + first__numel_Temperature, first__f32_unit),
+              "blocks.params: empty.rows starts where temperature ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(first__numel_Five == 5,
+              "blocks.params.shape: numel of five is the product of the dimensions" SHARDGEN_FIX);
+static_assert(first__start_Five == roundUp(first__start_Empty_Rows + first__numel_Empty_Rows, first__f32_unit),
+              "blocks.params: five starts where empty.rows ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(first__numel_Empty_Columns == 0,
+              "blocks.params.shape: numel of empty.columns is the product of the dimensions" SHARDGEN_FIX);
+static_assert(first__start_Empty_Columns == roundUp(first__start_Five + first__numel_Five, first__f32_unit),
+              "blocks.params: empty.columns starts where five ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(first__numel_Prime == 101LL * 7,
+              "blocks.params.shape: numel of prime is the product of the dimensions" SHARDGEN_FIX);
+static_assert(first__start_Prime == roundUp(first__start_Empty_Columns + first__numel_Empty_Columns, first__f32_unit),
+              "blocks.params: prime starts where empty.columns ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(first__f32_end == roundUp(first__start_Prime + first__numel_Prime, first__f32_unit),
+              "blocks.params: bucket first/f32 ends where prime ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket nothing/f32, trainable: 4 bytes an element.
+constexpr long long nothing_f32_unit = 32;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long nothing_numel_A = 0;  // elements of nothing.a; 0; blocks.params.shape
+constexpr long long nothing_start_A = 0;  // elements; 0; blocks.params
+constexpr long long nothing_numel_B = 0;  // elements of nothing.b; 0; blocks.params.shape
+constexpr long long nothing_start_B = 0;  // elements; roundUp(nothing_start_A + nothing_numel_A, nothing_f32_unit); blocks.params
+constexpr long long nothing_f32_end = 0;  // elements; roundUp(nothing_start_B + nothing_numel_B, nothing_f32_unit); blocks.params
+static_assert(nothing_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of nothing/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(nothing_numel_A == 0,
+              "blocks.params.shape: numel of nothing.a is the product of the dimensions" SHARDGEN_FIX);
+static_assert(nothing_start_A == 0,
+              "blocks.params: nothing.a starts the bucket" SHARDGEN_FIX);
+static_assert(nothing_numel_B == 0,
+              "blocks.params.shape: numel of nothing.b is the product of the dimensions" SHARDGEN_FIX);
+static_assert(nothing_start_B == roundUp(nothing_start_A + nothing_numel_A, nothing_f32_unit),
+              "blocks.params: nothing.b starts where nothing.a ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(nothing_f32_end == roundUp(nothing_start_B + nothing_numel_B, nothing_f32_unit),
+              "blocks.params: bucket nothing/f32 ends where nothing.b ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket ring.{i}/f32, trainable: 4 bytes an element.
+constexpr long long ring_f32_unit = 32;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long ring_numel_Below = 31;  // elements of ring.{i}.below; 31; blocks.params.shape
+constexpr long long ring_start_Below = 0;  // elements; 0; blocks.params
+constexpr long long ring_numel_At = 32;  // elements of ring.{i}.at; 32; blocks.params.shape
+constexpr long long ring_start_At = 32;  // elements; roundUp(ring_start_Below + ring_numel_Below, ring_f32_unit); blocks.params
+constexpr long long ring_numel_Above = 33;  // elements of ring.{i}.above; 33; blocks.params.shape
+constexpr long long ring_start_Above = 64;  // elements; roundUp(ring_start_At + ring_numel_At, ring_f32_unit); blocks.params
+constexpr long long ring_numel_One = 1;  // elements of ring.{i}.one; 1 * 1; blocks.params.shape
+constexpr long long ring_start_One = 128;  // elements; roundUp(ring_start_Above + ring_numel_Above, ring_f32_unit); blocks.params
+constexpr long long ring_f32_end = 160;  // elements; roundUp(ring_start_One + ring_numel_One, ring_f32_unit); blocks.params
+static_assert(ring_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of ring.{i}/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(ring_numel_Below == 31,
+              "blocks.params.shape: numel of ring.{i}.below is the product of the dimensions" SHARDGEN_FIX);
+static_assert(ring_start_Below == 0,
+              "blocks.params: ring.{i}.below starts the bucket" SHARDGEN_FIX);
+static_assert(ring_numel_At == 32,
+              "blocks.params.shape: numel of ring.{i}.at is the product of the dimensions" SHARDGEN_FIX);
+static_assert(ring_start_At == roundUp(ring_start_Below + ring_numel_Below, ring_f32_unit),
+              "blocks.params: ring.{i}.at starts where ring.{i}.below ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(ring_numel_Above == 33,
+              "blocks.params.shape: numel of ring.{i}.above is the product of the dimensions" SHARDGEN_FIX);
+static_assert(ring_start_Above == roundUp(ring_start_At + ring_numel_At, ring_f32_unit),
+              "blocks.params: ring.{i}.above starts where ring.{i}.at ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(ring_numel_One == 1LL * 1,
+              "blocks.params.shape: numel of ring.{i}.one is the product of the dimensions" SHARDGEN_FIX);
+static_assert(ring_start_One == roundUp(ring_start_Above + ring_numel_Above, ring_f32_unit),
+              "blocks.params: ring.{i}.one starts where ring.{i}.above ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(ring_f32_end == roundUp(ring_start_One + ring_numel_One, ring_f32_unit),
+              "blocks.params: bucket ring.{i}/f32 ends where ring.{i}.one ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket last/f32, trainable: 4 bytes an element.
+constexpr long long last_f32_unit = 32;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long last_numel_Weight = 221;  // elements of last.weight; 13 * 17; blocks.params.shape
+constexpr long long last_start_Weight = 0;  // elements; 0; blocks.params
+constexpr long long last_f32_end = 224;  // elements; roundUp(last_start_Weight + last_numel_Weight, last_f32_unit); blocks.params
+static_assert(last_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of last/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(last_numel_Weight == 13LL * 17,
+              "blocks.params.shape: numel of last.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(last_start_Weight == 0,
+              "blocks.params: last.weight starts the bucket" SHARDGEN_FIX);
+static_assert(last_f32_end == roundUp(last_start_Weight + last_numel_Weight, last_f32_unit),
+              "blocks.params: bucket last/f32 ends where last.weight ends, rounded up to the unit" SHARDGEN_FIX);
 
 // The positions of blocks, those of a repeat one after another.
 constexpr long long first__position = 0;  // position of the first block first; 0; blocks
@@ -109,1264 +183,292 @@ constexpr long long nothing_position = 1;  // position of the first block nothin
 constexpr long long ring_position = 2;  // position of the first block ring.{i}; nothing_position + 1; blocks
 constexpr long long last_position = 7;  // position of the first block last; ring_position + RingLen; blocks
 static_assert(first__position == 0,
-              "blocks: block first stands behind those before it; if not, run go tool shardgen generate oddshapes.yaml");
+              "blocks: block first stands behind those before it" SHARDGEN_FIX);
 static_assert(nothing_position == first__position + 1,
-              "blocks: block nothing stands behind those before it; if not, run go tool shardgen generate oddshapes.yaml");
+              "blocks: block nothing stands behind those before it" SHARDGEN_FIX);
 static_assert(ring_position == nothing_position + 1,
-              "blocks: block ring.{i} stands behind those before it; if not, run go tool shardgen generate oddshapes.yaml");
+              "blocks: block ring.{i} stands behind those before it" SHARDGEN_FIX);
 static_assert(last_position == ring_position + RingLen,
-              "blocks: block last stands behind those before it; if not, run go tool shardgen generate oddshapes.yaml");
+              "blocks: block last stands behind those before it" SHARDGEN_FIX);
 
-// Bucket first/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long first__f32_unit = 32;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long first__numel_Temperature = 1;  // elements; 1; shape of temperature in blocks.params
-constexpr long long first__start_Temperature = 0;  // elements; the bucket's start
-constexpr long long first__numel_Empty_Rows = 0;  // elements; 0; shape of empty.rows in blocks.params
-constexpr long long first__start_Empty_Rows = 32;  // elements; roundup(first__start_Temperature + first__numel_Temperature, unit)
-constexpr long long first__numel_Five = 5;  // elements; 5; shape of five in blocks.params
-constexpr long long first__start_Five = 32;  // elements; roundup(first__start_Empty_Rows + first__numel_Empty_Rows, unit)
-constexpr long long first__numel_Empty_Columns = 0;  // elements; 0; shape of empty.columns in blocks.params
-constexpr long long first__start_Empty_Columns = 64;  // elements; roundup(first__start_Five + first__numel_Five, unit)
-constexpr long long first__numel_Prime = 707;  // elements; 101*7; shape of prime in blocks.params
-constexpr long long first__start_Prime = 64;  // elements; roundup(first__start_Empty_Columns + first__numel_Empty_Columns, unit)
-constexpr long long first__f32_end = 800;  // elements; roundup(first__start_Prime + first__numel_Prime, unit)
-constexpr long long first__f32_shard_world1 = 800;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long first__f32_shard_world2 = 416;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long first__f32_shard_world3 = 288;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long first__f32_shard_world4 = 224;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long first__f32_shard_world8 = 128;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(first__f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of first/f32 is align_bytes long; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__numel_Temperature == 1,
-              "shape of temperature: numel is the product of the dimensions; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__start_Temperature == 0,
-              "blocks.params: temperature starts the bucket; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__numel_Empty_Rows == 0,
-              "shape of empty.rows: numel is the product of the dimensions; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__start_Empty_Rows == (first__start_Temperature + first__numel_Temperature + first__f32_unit - 1) / first__f32_unit * first__f32_unit,
-              "blocks.params: empty.rows starts where temperature ends, rounded up to the unit; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__numel_Five == 5LL,
-              "shape of five: numel is the product of the dimensions; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__start_Five == (first__start_Empty_Rows + first__numel_Empty_Rows + first__f32_unit - 1) / first__f32_unit * first__f32_unit,
-              "blocks.params: five starts where empty.rows ends, rounded up to the unit; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__numel_Empty_Columns == 0,
-              "shape of empty.columns: numel is the product of the dimensions; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__start_Empty_Columns == (first__start_Five + first__numel_Five + first__f32_unit - 1) / first__f32_unit * first__f32_unit,
-              "blocks.params: empty.columns starts where five ends, rounded up to the unit; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__numel_Prime == 101LL*7LL,
-              "shape of prime: numel is the product of the dimensions; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__start_Prime == (first__start_Empty_Columns + first__numel_Empty_Columns + first__f32_unit - 1) / first__f32_unit * first__f32_unit,
-              "blocks.params: prime starts where empty.columns ends, rounded up to the unit; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_end == (first__start_Prime + first__numel_Prime + first__f32_unit - 1) / first__f32_unit * first__f32_unit,
-              "blocks.params: bucket first/f32 ends where prime ends, rounded up to the unit; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_shard_world1 == (first__f32_end / first__f32_unit + world1 - 1) / world1 * first__f32_unit,
-              "topology.world: a shard of first/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_shard_world2 == (first__f32_end / first__f32_unit + world2 - 1) / world2 * first__f32_unit,
-              "topology.world: a shard of first/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_shard_world3 == (first__f32_end / first__f32_unit + world3 - 1) / world3 * first__f32_unit,
-              "topology.world: a shard of first/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_shard_world4 == (first__f32_end / first__f32_unit + world4 - 1) / world4 * first__f32_unit,
-              "topology.world: a shard of first/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_shard_world8 == (first__f32_end / first__f32_unit + world8 - 1) / world8 * first__f32_unit,
-              "topology.world: a shard of first/f32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
+// Sums of a step.
+constexpr long long partialsStart = 128;  // bytes into the arena of scratch, of partial sums; roundUp(64, alignBytes); shard.align_bytes
+static_assert(partialsStart == roundUp(64, alignBytes),
+              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned" SHARDGEN_FIX);
 
-// Bucket nothing/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long nothing_f32_unit = 32;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long nothing_numel_A = 0;  // elements; 0; shape of nothing.a in blocks.params
-constexpr long long nothing_start_A = 0;  // elements; the bucket's start
-constexpr long long nothing_numel_B = 0;  // elements; 0; shape of nothing.b in blocks.params
-constexpr long long nothing_start_B = 0;  // elements; roundup(nothing_start_A + nothing_numel_A, unit)
-constexpr long long nothing_f32_end = 0;  // elements; roundup(nothing_start_B + nothing_numel_B, unit)
-constexpr long long nothing_f32_shard_world1 = 0;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long nothing_f32_shard_world2 = 0;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long nothing_f32_shard_world3 = 0;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long nothing_f32_shard_world4 = 0;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long nothing_f32_shard_world8 = 0;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(nothing_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of nothing/f32 is align_bytes long; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_numel_A == 0,
-              "shape of nothing.a: numel is the product of the dimensions; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_start_A == 0,
-              "blocks.params: nothing.a starts the bucket; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_numel_B == 0,
-              "shape of nothing.b: numel is the product of the dimensions; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_start_B == (nothing_start_A + nothing_numel_A + nothing_f32_unit - 1) / nothing_f32_unit * nothing_f32_unit,
-              "blocks.params: nothing.b starts where nothing.a ends, rounded up to the unit; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_end == (nothing_start_B + nothing_numel_B + nothing_f32_unit - 1) / nothing_f32_unit * nothing_f32_unit,
-              "blocks.params: bucket nothing/f32 ends where nothing.b ends, rounded up to the unit; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_shard_world1 == (nothing_f32_end / nothing_f32_unit + world1 - 1) / world1 * nothing_f32_unit,
-              "topology.world: a shard of nothing/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_shard_world2 == (nothing_f32_end / nothing_f32_unit + world2 - 1) / world2 * nothing_f32_unit,
-              "topology.world: a shard of nothing/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_shard_world3 == (nothing_f32_end / nothing_f32_unit + world3 - 1) / world3 * nothing_f32_unit,
-              "topology.world: a shard of nothing/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_shard_world4 == (nothing_f32_end / nothing_f32_unit + world4 - 1) / world4 * nothing_f32_unit,
-              "topology.world: a shard of nothing/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_shard_world8 == (nothing_f32_end / nothing_f32_unit + world8 - 1) / world8 * nothing_f32_unit,
-              "topology.world: a shard of nothing/f32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-
-// Bucket ring.{i}/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long ring_f32_unit = 32;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long ring_numel_Below = 31;  // elements; 31; shape of ring.{i}.below in blocks.params
-constexpr long long ring_start_Below = 0;  // elements; the bucket's start
-constexpr long long ring_numel_At = 32;  // elements; 32; shape of ring.{i}.at in blocks.params
-constexpr long long ring_start_At = 32;  // elements; roundup(ring_start_Below + ring_numel_Below, unit)
-constexpr long long ring_numel_Above = 33;  // elements; 33; shape of ring.{i}.above in blocks.params
-constexpr long long ring_start_Above = 64;  // elements; roundup(ring_start_At + ring_numel_At, unit)
-constexpr long long ring_numel_One = 1;  // elements; 1*1; shape of ring.{i}.one in blocks.params
-constexpr long long ring_start_One = 128;  // elements; roundup(ring_start_Above + ring_numel_Above, unit)
-constexpr long long ring_f32_end = 160;  // elements; roundup(ring_start_One + ring_numel_One, unit)
-constexpr long long ring_f32_shard_world1 = 160;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long ring_f32_shard_world2 = 96;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long ring_f32_shard_world3 = 64;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long ring_f32_shard_world4 = 64;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long ring_f32_shard_world8 = 32;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(ring_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of ring.{i}/f32 is align_bytes long; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_numel_Below == 31LL,
-              "shape of ring.{i}.below: numel is the product of the dimensions; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_start_Below == 0,
-              "blocks.params: ring.{i}.below starts the bucket; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_numel_At == 32LL,
-              "shape of ring.{i}.at: numel is the product of the dimensions; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_start_At == (ring_start_Below + ring_numel_Below + ring_f32_unit - 1) / ring_f32_unit * ring_f32_unit,
-              "blocks.params: ring.{i}.at starts where ring.{i}.below ends, rounded up to the unit; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_numel_Above == 33LL,
-              "shape of ring.{i}.above: numel is the product of the dimensions; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_start_Above == (ring_start_At + ring_numel_At + ring_f32_unit - 1) / ring_f32_unit * ring_f32_unit,
-              "blocks.params: ring.{i}.above starts where ring.{i}.at ends, rounded up to the unit; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_numel_One == 1LL*1LL,
-              "shape of ring.{i}.one: numel is the product of the dimensions; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_start_One == (ring_start_Above + ring_numel_Above + ring_f32_unit - 1) / ring_f32_unit * ring_f32_unit,
-              "blocks.params: ring.{i}.one starts where ring.{i}.above ends, rounded up to the unit; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_end == (ring_start_One + ring_numel_One + ring_f32_unit - 1) / ring_f32_unit * ring_f32_unit,
-              "blocks.params: bucket ring.{i}/f32 ends where ring.{i}.one ends, rounded up to the unit; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_shard_world1 == (ring_f32_end / ring_f32_unit + world1 - 1) / world1 * ring_f32_unit,
-              "topology.world: a shard of ring.{i}/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_shard_world2 == (ring_f32_end / ring_f32_unit + world2 - 1) / world2 * ring_f32_unit,
-              "topology.world: a shard of ring.{i}/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_shard_world3 == (ring_f32_end / ring_f32_unit + world3 - 1) / world3 * ring_f32_unit,
-              "topology.world: a shard of ring.{i}/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_shard_world4 == (ring_f32_end / ring_f32_unit + world4 - 1) / world4 * ring_f32_unit,
-              "topology.world: a shard of ring.{i}/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_shard_world8 == (ring_f32_end / ring_f32_unit + world8 - 1) / world8 * ring_f32_unit,
-              "topology.world: a shard of ring.{i}/f32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-
-// Bucket last/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long last_f32_unit = 32;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long last_numel_Weight = 221;  // elements; 13*17; shape of last.weight in blocks.params
-constexpr long long last_start_Weight = 0;  // elements; the bucket's start
-constexpr long long last_f32_end = 224;  // elements; roundup(last_start_Weight + last_numel_Weight, unit)
-constexpr long long last_f32_shard_world1 = 224;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long last_f32_shard_world2 = 128;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long last_f32_shard_world3 = 96;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long last_f32_shard_world4 = 64;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long last_f32_shard_world8 = 32;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(last_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of last/f32 is align_bytes long; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_numel_Weight == 13LL*17LL,
-              "shape of last.weight: numel is the product of the dimensions; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_start_Weight == 0,
-              "blocks.params: last.weight starts the bucket; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_end == (last_start_Weight + last_numel_Weight + last_f32_unit - 1) / last_f32_unit * last_f32_unit,
-              "blocks.params: bucket last/f32 ends where last.weight ends, rounded up to the unit; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_shard_world1 == (last_f32_end / last_f32_unit + world1 - 1) / world1 * last_f32_unit,
-              "topology.world: a shard of last/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_shard_world2 == (last_f32_end / last_f32_unit + world2 - 1) / world2 * last_f32_unit,
-              "topology.world: a shard of last/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_shard_world3 == (last_f32_end / last_f32_unit + world3 - 1) / world3 * last_f32_unit,
-              "topology.world: a shard of last/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_shard_world4 == (last_f32_end / last_f32_unit + world4 - 1) / world4 * last_f32_unit,
-              "topology.world: a shard of last/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_shard_world8 == (last_f32_end / last_f32_unit + world8 - 1) / world8 * last_f32_unit,
-              "topology.world: a shard of last/f32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate oddshapes.yaml");
-
-// The memory of a rank: shard elements times the bytes that it keeps for one
-// (parameter + gradient + master + moments), for each bucket of each block.
-static_assert(restBytesWorld1 == first__f32_shard_world1 * (4 + 4 + 0 + 1 * 4) +
-                  nothing_f32_shard_world1 * (4 + 4 + 0 + 1 * 4) +
-                  RingLen * ring_f32_shard_world1 * (4 + 4 + 0 + 1 * 4) +
-                  last_f32_shard_world1 * (4 + 4 + 0 + 1 * 4),
-              "optimizer: a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(restBytesWorld2 == first__f32_shard_world2 * (4 + 4 + 0 + 1 * 4) +
-                  nothing_f32_shard_world2 * (4 + 4 + 0 + 1 * 4) +
-                  RingLen * ring_f32_shard_world2 * (4 + 4 + 0 + 1 * 4) +
-                  last_f32_shard_world2 * (4 + 4 + 0 + 1 * 4),
-              "optimizer: a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(restBytesWorld3 == first__f32_shard_world3 * (4 + 4 + 0 + 1 * 4) +
-                  nothing_f32_shard_world3 * (4 + 4 + 0 + 1 * 4) +
-                  RingLen * ring_f32_shard_world3 * (4 + 4 + 0 + 1 * 4) +
-                  last_f32_shard_world3 * (4 + 4 + 0 + 1 * 4),
-              "optimizer: a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(restBytesWorld4 == first__f32_shard_world4 * (4 + 4 + 0 + 1 * 4) +
-                  nothing_f32_shard_world4 * (4 + 4 + 0 + 1 * 4) +
-                  RingLen * ring_f32_shard_world4 * (4 + 4 + 0 + 1 * 4) +
-                  last_f32_shard_world4 * (4 + 4 + 0 + 1 * 4),
-              "optimizer: a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(restBytesWorld8 == first__f32_shard_world8 * (4 + 4 + 0 + 1 * 4) +
-                  nothing_f32_shard_world8 * (4 + 4 + 0 + 1 * 4) +
-                  RingLen * ring_f32_shard_world8 * (4 + 4 + 0 + 1 * 4) +
-                  last_f32_shard_world8 * (4 + 4 + 0 + 1 * 4),
-              "optimizer: a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 1: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld1 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld1 = 3200;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld1 = 0;  // bytes into the arena of slots; its start; gather.max_live
-constexpr long long slotRun1FirstWorld1 = 1;  // the run's first slot; gather.max_live
-constexpr long long slotRun1BytesWorld1 = 896;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun1StartWorld1 = 3200;  // bytes into the arena of slots; slotRun0StartWorld1 + (slotRun1FirstWorld1 - slotRun0FirstWorld1) * slotRun0BytesWorld1; gather.max_live
-constexpr long long slotRun2FirstWorld1 = 2;  // the run's first slot; gather.max_live
-constexpr long long slotRun2BytesWorld1 = 640;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun2StartWorld1 = 4096;  // bytes into the arena of slots; slotRun1StartWorld1 + (slotRun2FirstWorld1 - slotRun1FirstWorld1) * slotRun1BytesWorld1; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld1(long long slot) { return slot < slotRun1FirstWorld1 ? slotRun0BytesWorld1 : slot < slotRun2FirstWorld1 ? slotRun1BytesWorld1 : slotRun2BytesWorld1; }
-SHARDGEN_FUNCTION long long slotStartWorld1(long long slot) { return slot < slotRun1FirstWorld1 ? slotRun0StartWorld1 + (slot - slotRun0FirstWorld1) * slotRun0BytesWorld1 : slot < slotRun2FirstWorld1 ? slotRun1StartWorld1 + (slot - slotRun1FirstWorld1) * slotRun1BytesWorld1 : slotRun2StartWorld1 + (slot - slotRun2FirstWorld1) * slotRun2BytesWorld1; }
-static_assert(slotRun0FirstWorld1 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun0StartWorld1 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun1FirstWorld1 >= slotRun0FirstWorld1 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun1StartWorld1 == slotRun0StartWorld1 + (slotRun1FirstWorld1 - slotRun0FirstWorld1) * slotRun0BytesWorld1,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun2FirstWorld1 >= slotRun1FirstWorld1 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun2StartWorld1 == slotRun1StartWorld1 + (slotRun2FirstWorld1 - slotRun1FirstWorld1) * slotRun1BytesWorld1,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 1: where a rank has bucket first/f32, in bytes from the start of an arena.
-constexpr long long first__f32_shardOffset_world1 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long first__f32_gradientShardOffset_world1 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long first__f32_moment1Offset_world1 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long first__f32_gatheredBytes_world1 = 3200;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long first__f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long first__f32_slotOffset_world1 = slotStartWorld1(first__position % maxLive) + first__f32_blockOffset_world1;
-static_assert(first__f32_shardOffset_world1 == 0,
-              "shard: the shard of first/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_gradientShardOffset_world1 == 0,
-              "gradients: the gradient shard of first/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_moment1Offset_world1 == 0,
-              "optimizer: the moment1 of first/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_gatheredBytes_world1 == world1 * first__f32_shard_world1 * 4,
-              "topology.world: the gathered copy of first/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of first/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld1(first__position % maxLive) >= first__f32_blockOffset_world1 + first__f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block first holds first/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 1: where a rank has bucket nothing/f32, in bytes from the start of an arena.
-constexpr long long nothing_f32_shardOffset_world1 = 3200;  // bytes into shards of f32; first__f32_shardOffset_world1 + first__f32_shard_world1 * 4; shard
-constexpr long long nothing_f32_gradientShardOffset_world1 = 3200;  // bytes into gradient shards of f32; first__f32_gradientShardOffset_world1 + first__f32_shard_world1 * 4; gradients
-constexpr long long nothing_f32_moment1Offset_world1 = 3200;  // bytes into moments of f32; first__f32_moment1Offset_world1 + first__f32_shard_world1 * 4; optimizer
-constexpr long long nothing_f32_gatheredBytes_world1 = 0;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long nothing_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long nothing_f32_slotOffset_world1 = slotStartWorld1(nothing_position % maxLive) + nothing_f32_blockOffset_world1;
-static_assert(nothing_f32_shardOffset_world1 == first__f32_shardOffset_world1 + first__f32_shard_world1 * 4,
-              "shard: the shard of nothing/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gradientShardOffset_world1 == first__f32_gradientShardOffset_world1 + first__f32_shard_world1 * 4,
-              "gradients: the gradient shard of nothing/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_moment1Offset_world1 == first__f32_moment1Offset_world1 + first__f32_shard_world1 * 4,
-              "optimizer: the moment1 of nothing/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gatheredBytes_world1 == world1 * nothing_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of nothing/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of nothing/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld1(nothing_position % maxLive) >= nothing_f32_blockOffset_world1 + nothing_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block nothing holds nothing/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 1: bytes from one instance of ring.{i} to the next.
-constexpr long long ring_shardsF32Stride_world1 = 640;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long ring_gradientShardsF32Stride_world1 = 640;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long ring_momentsF32Stride_world1 = 640;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(ring_shardsF32Stride_world1 == ring_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_gradientShardsF32Stride_world1 == ring_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_momentsF32Stride_world1 == ring_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 1: where a rank has bucket ring.{i}/f32, in bytes from the start of an arena.
-constexpr long long ring_f32_shardFirst_world1 = 3200;  // bytes into shards of f32; nothing_f32_shardOffset_world1 + nothing_f32_shard_world1 * 4; shard
-constexpr long long ring_f32_gradientShardFirst_world1 = 3200;  // bytes into gradient shards of f32; nothing_f32_gradientShardOffset_world1 + nothing_f32_shard_world1 * 4; gradients
-constexpr long long ring_f32_moment1First_world1 = 3200;  // bytes into moments of f32; nothing_f32_moment1Offset_world1 + nothing_f32_shard_world1 * 4; optimizer
-constexpr long long ring_f32_gatheredBytes_world1 = 640;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long ring_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long ring_f32_shardOffset_world1(long long i) { return ring_f32_shardFirst_world1 + i * ring_shardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long ring_f32_gradientShardOffset_world1(long long i) { return ring_f32_gradientShardFirst_world1 + i * ring_gradientShardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long ring_f32_moment1Offset_world1(long long i) { return ring_f32_moment1First_world1 + i * ring_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long ring_f32_slotOffset_world1(long long i) { return slotStartWorld1((ring_position + i) % maxLive) + ring_f32_blockOffset_world1; }
-static_assert(ring_f32_shardFirst_world1 == nothing_f32_shardOffset_world1 + nothing_f32_shard_world1 * 4,
-              "shard: the shard of ring.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gradientShardFirst_world1 == nothing_f32_gradientShardOffset_world1 + nothing_f32_shard_world1 * 4,
-              "gradients: the gradient shard of ring.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_moment1First_world1 == nothing_f32_moment1Offset_world1 + nothing_f32_shard_world1 * 4,
-              "optimizer: the moment1 of ring.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gatheredBytes_world1 == world1 * ring_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of ring.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of ring.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld1(ring_position % maxLive) >= ring_f32_blockOffset_world1 + ring_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block ring.{i} holds ring.{i}/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 1: where a rank has bucket last/f32, in bytes from the start of an arena.
-constexpr long long last_f32_shardOffset_world1 = 6400;  // bytes into shards of f32; ring_f32_shardFirst_world1 + RingLen * ring_shardsF32Stride_world1; shard
-constexpr long long last_f32_gradientShardOffset_world1 = 6400;  // bytes into gradient shards of f32; ring_f32_gradientShardFirst_world1 + RingLen * ring_gradientShardsF32Stride_world1; gradients
-constexpr long long last_f32_moment1Offset_world1 = 6400;  // bytes into moments of f32; ring_f32_moment1First_world1 + RingLen * ring_momentsF32Stride_world1; optimizer
-constexpr long long last_f32_gatheredBytes_world1 = 896;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long last_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long last_f32_slotOffset_world1 = slotStartWorld1(last_position % maxLive) + last_f32_blockOffset_world1;
-static_assert(last_f32_shardOffset_world1 == ring_f32_shardFirst_world1 + RingLen * ring_shardsF32Stride_world1,
-              "shard: the shard of last/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gradientShardOffset_world1 == ring_f32_gradientShardFirst_world1 + RingLen * ring_gradientShardsF32Stride_world1,
-              "gradients: the gradient shard of last/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_moment1Offset_world1 == ring_f32_moment1First_world1 + RingLen * ring_momentsF32Stride_world1,
-              "optimizer: the moment1 of last/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gatheredBytes_world1 == world1 * last_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of last/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of last/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld1(last_position % maxLive) >= last_f32_blockOffset_world1 + last_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block last holds last/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 1: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld1.
-constexpr long long first__f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of first/f32; its start; gradients.slots
-constexpr long long first__gradientBytes_world1 = 3200;  // bytes of all gradients of a block first; first__f32_gradientOffset_world1 + first__f32_gatheredBytes_world1; gradients.slots
-constexpr long long nothing_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of nothing/f32; its start; gradients.slots
-constexpr long long nothing_gradientBytes_world1 = 0;  // bytes of all gradients of a block nothing; nothing_f32_gradientOffset_world1 + nothing_f32_gatheredBytes_world1; gradients.slots
-constexpr long long ring_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of ring.{i}/f32; its start; gradients.slots
-constexpr long long ring_gradientBytes_world1 = 640;  // bytes of all gradients of a block ring.{i}; ring_f32_gradientOffset_world1 + ring_f32_gatheredBytes_world1; gradients.slots
-constexpr long long last_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of last/f32; its start; gradients.slots
-constexpr long long last_gradientBytes_world1 = 896;  // bytes of all gradients of a block last; last_f32_gradientOffset_world1 + last_f32_gatheredBytes_world1; gradients.slots
-constexpr long long gradientBufferBytesWorld1 = 3200;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(first__f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of first/f32 in block first starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__gradientBytes_world1 == first__f32_gradientOffset_world1 + first__f32_gatheredBytes_world1,
-              "gradients.slots: the gradients of block first end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of nothing/f32 in block nothing starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_gradientBytes_world1 == nothing_f32_gradientOffset_world1 + nothing_f32_gatheredBytes_world1,
-              "gradients.slots: the gradients of block nothing end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of ring.{i}/f32 in block ring.{i} starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_gradientBytes_world1 == ring_f32_gradientOffset_world1 + ring_f32_gatheredBytes_world1,
-              "gradients.slots: the gradients of block ring.{i} end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of last/f32 in block last starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_gradientBytes_world1 == last_f32_gradientOffset_world1 + last_f32_gatheredBytes_world1,
-              "gradients.slots: the gradients of block last end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientBufferBytesWorld1 == larger(larger(larger(larger(0, first__gradientBytes_world1), nothing_gradientBytes_world1), ring_gradientBytes_world1), last_gradientBytes_world1),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 1: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld1 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld1 = 3200;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld1 = 128;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld1 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(wireShardBytesWorld1 == roundUp(larger(larger(larger(larger(0, first__f32_shard_world1 * 4), nothing_f32_shard_world1 * 4), ring_f32_shard_world1 * 4), last_f32_shard_world1 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 1: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld1 = 7296;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld1 = 7296;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld1 = 7296;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld1 = 4736;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld1 = 3200;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld1 = 3200;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld1 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld1 == last_f32_shardOffset_world1 + last_f32_shard_world1 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(momentsF32BytesWorld1 == last_f32_moment1Offset_world1 + last_f32_shard_world1 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientShardsF32BytesWorld1 == last_f32_gradientShardOffset_world1 + last_f32_shard_world1 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotsBytesWorld1 == slotStartWorld1(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientBuffersBytesWorld1 == gradientSlots * gradientBufferBytesWorld1,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(stagingBytesWorld1 == wireFullBytesWorld1 + wireShardBytesWorld1,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(scratchBytesWorld1 == partialsStart + partialsBytesWorld1,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(peakBytesWorld1 == shardsF32BytesWorld1 + momentsF32BytesWorld1 + gradientShardsF32BytesWorld1 + slotsBytesWorld1 + gradientBuffersBytesWorld1 + stagingBytesWorld1 + scratchBytesWorld1,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 1: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld1(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld1});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld1});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld1});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld1});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld1});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld1});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld1});
+// at chooses the value for N ranks.
+template <long long N>
+SHARDGEN_FUNCTION long long at(long long world1, long long world2, long long world3, long long world4, long long world8) {
+  return N == 1 ? world1 : N == 2 ? world2 : N == 3 ? world3 : N == 4 ? world4 : N == 8 ? world8 : -1;
 }
-template <class Visit>
-void eachBucketWorld1(Visit visit) {
-  visit(BucketPlace{"first/f32", 0, first__f32_shard_world1, first__f32_shardOffset_world1, -1, first__f32_moment1Offset_world1, -1, first__f32_gradientShardOffset_world1, first__f32_slotOffset_world1, first__f32_gatheredBytes_world1});
-  visit(BucketPlace{"nothing/f32", 0, nothing_f32_shard_world1, nothing_f32_shardOffset_world1, -1, nothing_f32_moment1Offset_world1, -1, nothing_f32_gradientShardOffset_world1, nothing_f32_slotOffset_world1, nothing_f32_gatheredBytes_world1});
-  for (long long i = 0; i < RingLen; i++) {
-    visit(BucketPlace{"ring.{i}/f32", i, ring_f32_shard_world1, ring_f32_shardOffset_world1(i), -1, ring_f32_moment1Offset_world1(i), -1, ring_f32_gradientShardOffset_world1(i), ring_f32_slotOffset_world1(i), ring_f32_gatheredBytes_world1});
+
+// World<N> is where a rank of N has everything.
+template <long long N>
+struct World {
+  // The world sizes.
+  static constexpr long long world = at<N>(1, 2, 3, 4, 8);  // ranks; topology.world
+  static_assert(world == N,
+                "topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named" SHARDGEN_FIX);
+
+  // What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+  static constexpr long long first__f32_shard = at<N>(800, 416, 288, 224, 128);  // elements; ceilDiv(first__f32_end / first__f32_unit, world) * first__f32_unit; topology.world
+  static constexpr long long nothing_f32_shard = 0;  // elements; ceilDiv(nothing_f32_end / nothing_f32_unit, world) * nothing_f32_unit; topology.world
+  static constexpr long long ring_f32_shard = at<N>(160, 96, 64, 64, 32);  // elements; ceilDiv(ring_f32_end / ring_f32_unit, world) * ring_f32_unit; topology.world
+  static constexpr long long last_f32_shard = at<N>(224, 128, 96, 64, 32);  // elements; ceilDiv(last_f32_end / last_f32_unit, world) * last_f32_unit; topology.world
+  static_assert(first__f32_shard == ceilDiv(first__f32_end / first__f32_unit, world) * first__f32_unit,
+                "topology.world: a shard of first/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(nothing_f32_shard == ceilDiv(nothing_f32_end / nothing_f32_unit, world) * nothing_f32_unit,
+                "topology.world: a shard of nothing/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(ring_f32_shard == ceilDiv(ring_f32_end / ring_f32_unit, world) * ring_f32_unit,
+                "topology.world: a shard of ring.{i}/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(last_f32_shard == ceilDiv(last_f32_end / last_f32_unit, world) * last_f32_unit,
+                "topology.world: a shard of last/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+
+  // The memory of a rank. What it keeps is shard elements times the bytes for one
+  // (parameter, gradient, master, moments), for each bucket of each block.
+  static constexpr long long restBytes = at<N>(21888, 12288, 8448, 7296, 3840);  // bytes of a rank between passes: shards, masters, moments, gradient shards
+  static constexpr long long peakBytes = at<N>(33280, 22656, 18688, 17664, 14848);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static_assert(restBytes == first__f32_shard * (4 + 4 + 4) +
+                    nothing_f32_shard * (4 + 4 + 4) +
+                    RingLen * ring_f32_shard * (4 + 4 + 4) +
+                    last_f32_shard * (4 + 4 + 4),
+                "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
+  static_assert(peakBytes >= restBytes,
+                "topology.world: what stays between passes is part of all that is allocated" SHARDGEN_FIX);
+
+  // The gather slots, runs of equal ones. A slot is as large as the largest block that it is for.
+  static constexpr long long slotRun0First = 0;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun0Bytes = at<N>(3200, 3328, 3456, 3584, 4096);  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun0Start = 0;  // bytes into the arena of slots; 0; gather.max_live
+  static constexpr long long slotRun1First = 1;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun1Bytes = at<N>(896, 1024, 1152, 1024, 1024);  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun1Start = at<N>(3200, 3328, 3456, 3584, 4096);  // bytes into the arena of slots; slotRun0Start + (slotRun1First - slotRun0First) * slotRun0Bytes; gather.max_live
+  static constexpr long long slotRun2First = 2;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun2Bytes = at<N>(640, 768, 768, 1024, 1024);  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun2Start = at<N>(4096, 4352, 4608, 4608, 5120);  // bytes into the arena of slots; slotRun1Start + (slotRun2First - slotRun1First) * slotRun1Bytes; gather.max_live
+  SHARDGEN_FUNCTION static long long slotBytes(long long slot) { return slot < slotRun1First ? slotRun0Bytes : slot < slotRun2First ? slotRun1Bytes : slotRun2Bytes; }
+  SHARDGEN_FUNCTION static long long slotStart(long long slot) { return slot < slotRun1First ? slotRun0Start + (slot - slotRun0First) * slotRun0Bytes : slot < slotRun2First ? slotRun1Start + (slot - slotRun1First) * slotRun1Bytes : slotRun2Start + (slot - slotRun2First) * slotRun2Bytes; }
+  static_assert(slotRun0First == 0,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun0Start == 0,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(slotRun1First >= slotRun0First + 1,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun1Start == slotRun0Start + (slotRun1First - slotRun0First) * slotRun0Bytes,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(slotRun2First >= slotRun1First + 1,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun2Start == slotRun1Start + (slotRun2First - slotRun1First) * slotRun1Bytes,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
+
+  // Where a rank has bucket first/f32, in bytes from the start of an arena.
+  static constexpr long long first__f32_shardOffset = 0;  // bytes into shards of f32; 0; shard
+  static constexpr long long first__f32_moment1Offset = 0;  // bytes into moments of f32; 0; optimizer
+  static constexpr long long first__f32_gradientShardOffset = 0;  // bytes into gradient shards of f32; 0; gradients
+  static constexpr long long first__f32_gatheredBytes = at<N>(3200, 3328, 3456, 3584, 4096);  // bytes of the gathered bucket; world * first__f32_shard * 4; topology.world
+  static constexpr long long first__f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long first__f32_slotOffset = 0;  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (first__position % maxLive - slotRun0First) * slotRun0Bytes + first__f32_blockOffset; gather.max_live
+  static_assert(first__f32_shardOffset == 0,
+                "shard: the shard of first/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(first__f32_moment1Offset == 0,
+                "optimizer: the first moment of first/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(first__f32_gradientShardOffset == 0,
+                "gradients: the gradient shard of first/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(first__f32_gatheredBytes == world * first__f32_shard * 4,
+                "topology.world: the gathered copy of first/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(first__f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of first/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= first__f32_blockOffset + first__f32_gatheredBytes,
+                "gather.max_live: the slot of block first holds first/f32" SHARDGEN_FIX);
+  static_assert(first__f32_slotOffset == slotRun0Start + (first__position % maxLive - slotRun0First) * slotRun0Bytes + first__f32_blockOffset,
+                "gather.max_live: the gathered copy of first/f32 lies in the slot of its block" SHARDGEN_FIX);
+
+  // Where a rank has bucket nothing/f32, in bytes from the start of an arena.
+  static constexpr long long nothing_f32_shardOffset = at<N>(3200, 1664, 1152, 896, 512);  // bytes into shards of f32; first__f32_shardOffset + first__f32_shard * 4; shard
+  static constexpr long long nothing_f32_moment1Offset = at<N>(3200, 1664, 1152, 896, 512);  // bytes into moments of f32; first__f32_moment1Offset + first__f32_shard * 4; optimizer
+  static constexpr long long nothing_f32_gradientShardOffset = at<N>(3200, 1664, 1152, 896, 512);  // bytes into gradient shards of f32; first__f32_gradientShardOffset + first__f32_shard * 4; gradients
+  static constexpr long long nothing_f32_gatheredBytes = 0;  // bytes of the gathered bucket; world * nothing_f32_shard * 4; topology.world
+  static constexpr long long nothing_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long nothing_f32_slotOffset = at<N>(3200, 3328, 3456, 3584, 4096);  // bytes into the arena of slots, of its gathered copy; slotRun1Start + (nothing_position % maxLive - slotRun1First) * slotRun1Bytes + nothing_f32_blockOffset; gather.max_live
+  static_assert(nothing_f32_shardOffset == first__f32_shardOffset + first__f32_shard * 4,
+                "shard: the shard of nothing/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(nothing_f32_moment1Offset == first__f32_moment1Offset + first__f32_shard * 4,
+                "optimizer: the first moment of nothing/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(nothing_f32_gradientShardOffset == first__f32_gradientShardOffset + first__f32_shard * 4,
+                "gradients: the gradient shard of nothing/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(nothing_f32_gatheredBytes == world * nothing_f32_shard * 4,
+                "topology.world: the gathered copy of nothing/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(nothing_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of nothing/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun1Bytes >= nothing_f32_blockOffset + nothing_f32_gatheredBytes,
+                "gather.max_live: the slot of block nothing holds nothing/f32" SHARDGEN_FIX);
+  static_assert(nothing_f32_slotOffset == slotRun1Start + (nothing_position % maxLive - slotRun1First) * slotRun1Bytes + nothing_f32_blockOffset,
+                "gather.max_live: the gathered copy of nothing/f32 lies in the slot of its block" SHARDGEN_FIX);
+
+  // Where a rank has bucket ring.{i}/f32, in bytes from the start of an arena.
+  static constexpr long long ring_f32_shardFirst = at<N>(3200, 1664, 1152, 896, 512);  // bytes into shards of f32; nothing_f32_shardOffset + nothing_f32_shard * 4; shard
+  static constexpr long long ring_f32_moment1First = at<N>(3200, 1664, 1152, 896, 512);  // bytes into moments of f32; nothing_f32_moment1Offset + nothing_f32_shard * 4; optimizer
+  static constexpr long long ring_f32_gradientShardFirst = at<N>(3200, 1664, 1152, 896, 512);  // bytes into gradient shards of f32; nothing_f32_gradientShardOffset + nothing_f32_shard * 4; gradients
+  static constexpr long long ring_f32_gatheredBytes = at<N>(640, 768, 768, 1024, 1024);  // bytes of the gathered bucket; world * ring_f32_shard * 4; topology.world
+  static constexpr long long ring_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long ring_f32_shardOffset(long long i) { return ring_f32_shardFirst + i * ring_shardsF32Stride; }
+  SHARDGEN_FUNCTION static long long ring_f32_moment1Offset(long long i) { return ring_f32_moment1First + i * ring_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long ring_f32_gradientShardOffset(long long i) { return ring_f32_gradientShardFirst + i * ring_gradientShardsF32Stride; }
+  SHARDGEN_FUNCTION static long long ring_f32_slotOffset(long long i) { return slotStart((ring_position + i) % maxLive) + ring_f32_blockOffset; }
+  static_assert(ring_f32_shardFirst == nothing_f32_shardOffset + nothing_f32_shard * 4,
+                "shard: the shard of ring.{i}/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(ring_f32_moment1First == nothing_f32_moment1Offset + nothing_f32_shard * 4,
+                "optimizer: the first moment of ring.{i}/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(ring_f32_gradientShardFirst == nothing_f32_gradientShardOffset + nothing_f32_shard * 4,
+                "gradients: the gradient shard of ring.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(ring_f32_gatheredBytes == world * ring_f32_shard * 4,
+                "topology.world: the gathered copy of ring.{i}/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(ring_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of ring.{i}/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun2Bytes >= ring_f32_blockOffset + ring_f32_gatheredBytes,
+                "gather.max_live: the slot of block ring.{i} holds ring.{i}/f32" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= ring_f32_blockOffset + ring_f32_gatheredBytes,
+                "gather.max_live: the slot of block ring.{i} holds ring.{i}/f32" SHARDGEN_FIX);
+  static_assert(slotRun1Bytes >= ring_f32_blockOffset + ring_f32_gatheredBytes,
+                "gather.max_live: the slot of block ring.{i} holds ring.{i}/f32" SHARDGEN_FIX);
+
+  // Bytes from one instance of ring.{i} to the next.
+  static constexpr long long ring_shardsF32Stride = at<N>(640, 384, 256, 256, 128);  // bytes of shards of f32, of one instance; ring_f32_shard * 4; blocks.repeat
+  static constexpr long long ring_momentsF32Stride = at<N>(640, 384, 256, 256, 128);  // bytes of moments of f32, of one instance; ring_f32_shard * 4; blocks.repeat
+  static constexpr long long ring_gradientShardsF32Stride = at<N>(640, 384, 256, 256, 128);  // bytes of gradient shards of f32, of one instance; ring_f32_shard * 4; blocks.repeat
+  static_assert(ring_shardsF32Stride == ring_f32_shard * 4,
+                "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of shards of f32" SHARDGEN_FIX);
+  static_assert(ring_momentsF32Stride == ring_f32_shard * 4,
+                "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of moments of f32" SHARDGEN_FIX);
+  static_assert(ring_gradientShardsF32Stride == ring_f32_shard * 4,
+                "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of gradient shards of f32" SHARDGEN_FIX);
+
+  // Where a rank has bucket last/f32, in bytes from the start of an arena.
+  static constexpr long long last_f32_shardOffset = at<N>(6400, 3584, 2432, 2176, 1152);  // bytes into shards of f32; ring_f32_shardFirst + RingLen * ring_shardsF32Stride; shard
+  static constexpr long long last_f32_moment1Offset = at<N>(6400, 3584, 2432, 2176, 1152);  // bytes into moments of f32; ring_f32_moment1First + RingLen * ring_momentsF32Stride; optimizer
+  static constexpr long long last_f32_gradientShardOffset = at<N>(6400, 3584, 2432, 2176, 1152);  // bytes into gradient shards of f32; ring_f32_gradientShardFirst + RingLen * ring_gradientShardsF32Stride; gradients
+  static constexpr long long last_f32_gatheredBytes = at<N>(896, 1024, 1152, 1024, 1024);  // bytes of the gathered bucket; world * last_f32_shard * 4; topology.world
+  static constexpr long long last_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long last_f32_slotOffset = at<N>(3200, 3328, 3456, 3584, 4096);  // bytes into the arena of slots, of its gathered copy; slotRun1Start + (last_position % maxLive - slotRun1First) * slotRun1Bytes + last_f32_blockOffset; gather.max_live
+  static_assert(last_f32_shardOffset == ring_f32_shardFirst + RingLen * ring_shardsF32Stride,
+                "shard: the shard of last/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(last_f32_moment1Offset == ring_f32_moment1First + RingLen * ring_momentsF32Stride,
+                "optimizer: the first moment of last/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(last_f32_gradientShardOffset == ring_f32_gradientShardFirst + RingLen * ring_gradientShardsF32Stride,
+                "gradients: the gradient shard of last/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(last_f32_gatheredBytes == world * last_f32_shard * 4,
+                "topology.world: the gathered copy of last/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(last_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of last/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun1Bytes >= last_f32_blockOffset + last_f32_gatheredBytes,
+                "gather.max_live: the slot of block last holds last/f32" SHARDGEN_FIX);
+  static_assert(last_f32_slotOffset == slotRun1Start + (last_position % maxLive - slotRun1First) * slotRun1Bytes + last_f32_blockOffset,
+                "gather.max_live: the gathered copy of last/f32 lies in the slot of its block" SHARDGEN_FIX);
+
+  // The full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
+  // buffer n starts at n * gradientBufferBytes.
+  static constexpr long long first__f32_gradientOffset = 0;  // bytes into a gradient buffer, of first/f32; 0; gradients.slots
+  static constexpr long long first__gradientBytes = at<N>(3200, 3328, 3456, 3584, 4096);  // bytes of all gradients of a block first; first__f32_gradientOffset + first__f32_gatheredBytes; gradients.slots
+  static constexpr long long nothing_f32_gradientOffset = 0;  // bytes into a gradient buffer, of nothing/f32; 0; gradients.slots
+  static constexpr long long nothing_gradientBytes = 0;  // bytes of all gradients of a block nothing; nothing_f32_gradientOffset + nothing_f32_gatheredBytes; gradients.slots
+  static constexpr long long ring_f32_gradientOffset = 0;  // bytes into a gradient buffer, of ring.{i}/f32; 0; gradients.slots
+  static constexpr long long ring_gradientBytes = at<N>(640, 768, 768, 1024, 1024);  // bytes of all gradients of a block ring.{i}; ring_f32_gradientOffset + ring_f32_gatheredBytes; gradients.slots
+  static constexpr long long last_f32_gradientOffset = 0;  // bytes into a gradient buffer, of last/f32; 0; gradients.slots
+  static constexpr long long last_gradientBytes = at<N>(896, 1024, 1152, 1024, 1024);  // bytes of all gradients of a block last; last_f32_gradientOffset + last_f32_gatheredBytes; gradients.slots
+  static constexpr long long gradientBufferBytes = at<N>(3200, 3328, 3456, 3584, 4096);  // bytes of a gradient buffer; largest(first__gradientBytes, nothing_gradientBytes, ring_gradientBytes, last_gradientBytes); gradients.slots
+  static_assert(first__f32_gradientOffset == 0,
+                "gradients.slots: the gradient of first/f32 in block first starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(first__gradientBytes == first__f32_gradientOffset + first__f32_gatheredBytes,
+                "gradients.slots: the gradients of block first end where the last of them does" SHARDGEN_FIX);
+  static_assert(nothing_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of nothing/f32 in block nothing starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(nothing_gradientBytes == nothing_f32_gradientOffset + nothing_f32_gatheredBytes,
+                "gradients.slots: the gradients of block nothing end where the last of them does" SHARDGEN_FIX);
+  static_assert(ring_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of ring.{i}/f32 in block ring.{i} starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(ring_gradientBytes == ring_f32_gradientOffset + ring_f32_gatheredBytes,
+                "gradients.slots: the gradients of block ring.{i} end where the last of them does" SHARDGEN_FIX);
+  static_assert(last_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of last/f32 in block last starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(last_gradientBytes == last_f32_gradientOffset + last_f32_gatheredBytes,
+                "gradients.slots: the gradients of block last end where the last of them does" SHARDGEN_FIX);
+  static_assert(gradientBufferBytes == largest(first__gradientBytes, nothing_gradientBytes, ring_gradientBytes, last_gradientBytes),
+                "gradients.slots: a gradient buffer is as large as the gradients of the block that has most" SHARDGEN_FIX);
+
+  // Gradients on their way through a reduction, and sums of a step.
+  static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
+  static constexpr long long wireShardBytes = at<N>(3200, 1664, 1152, 896, 512);  // bytes of staging behind it, for one reduced shard; roundUp(largest(first__f32_shard * 4, nothing_f32_shard * 4, ring_f32_shard * 4, last_f32_shard * 4), alignBytes); gradients.reduce
+  static constexpr long long partialsBytes = 128;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static_assert(wireFullBytes == roundUp(0, alignBytes),
+                "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
+  static_assert(wireShardBytes == roundUp(largest(first__f32_shard * 4, nothing_f32_shard * 4, ring_f32_shard * 4, last_f32_shard * 4), alignBytes),
+                "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes" SHARDGEN_FIX);
+
+  // The arenas, which are all that Open allocates.
+  static constexpr long long shardsF32Bytes = at<N>(7296, 4096, 2816, 2432, 1280);  // bytes; last_f32_shardOffset + last_f32_shard * 4; topology.world
+  static constexpr long long momentsF32Bytes = at<N>(7296, 4096, 2816, 2432, 1280);  // bytes; last_f32_moment1Offset + last_f32_shard * 4; topology.world
+  static constexpr long long gradientShardsF32Bytes = at<N>(7296, 4096, 2816, 2432, 1280);  // bytes; last_f32_gradientShardOffset + last_f32_shard * 4; topology.world
+  static constexpr long long slotsBytes = at<N>(4736, 5120, 5376, 5632, 6144);  // bytes; slotRun2Start + (maxLive - slotRun2First) * slotRun2Bytes; topology.world
+  static constexpr long long gradientBuffersBytes = at<N>(3200, 3328, 3456, 3584, 4096);  // bytes; gradientSlots * gradientBufferBytes; topology.world
+  static constexpr long long stagingBytes = at<N>(3200, 1664, 1152, 896, 512);  // bytes; wireFullBytes + wireShardBytes; topology.world
+  static constexpr long long scratchBytes = 256;  // bytes; partialsStart + partialsBytes; topology.world
+  static_assert(shardsF32Bytes == last_f32_shardOffset + last_f32_shard * 4,
+                "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(momentsF32Bytes == last_f32_moment1Offset + last_f32_shard * 4,
+                "topology.world: the arena of moments of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientShardsF32Bytes == last_f32_gradientShardOffset + last_f32_shard * 4,
+                "topology.world: the arena of gradient shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(slotsBytes == slotRun2Start + (maxLive - slotRun2First) * slotRun2Bytes,
+                "topology.world: the arena of slots ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientBuffersBytes == gradientSlots * gradientBufferBytes,
+                "topology.world: the arena of gradient buffers ends where its last part does" SHARDGEN_FIX);
+  static_assert(stagingBytes == wireFullBytes + wireShardBytes,
+                "topology.world: the arena of staging ends where its last part does" SHARDGEN_FIX);
+  static_assert(scratchBytes == partialsStart + partialsBytes,
+                "topology.world: the arena of scratch ends where its last part does" SHARDGEN_FIX);
+  static_assert(peakBytes == shardsF32Bytes +
+                    momentsF32Bytes +
+                    gradientShardsF32Bytes +
+                    slotsBytes +
+                    gradientBuffersBytes +
+                    stagingBytes +
+                    scratchBytes,
+                "topology.world: all that is allocated is the arenas" SHARDGEN_FIX);
+
+  // Every arena, bucket and gradient, one after another.
+  template <class Visit>
+  static void eachArena(Visit visit) {
+    visit(ArenaPlace{"shards", "f32", shardsF32Bytes});
+    visit(ArenaPlace{"moments", "f32", momentsF32Bytes});
+    visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32Bytes});
+    visit(ArenaPlace{"slots", "", slotsBytes});
+    visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytes});
+    visit(ArenaPlace{"staging", "", stagingBytes});
+    visit(ArenaPlace{"scratch", "", scratchBytes});
   }
-  visit(BucketPlace{"last/f32", 0, last_f32_shard_world1, last_f32_shardOffset_world1, -1, last_f32_moment1Offset_world1, -1, last_f32_gradientShardOffset_world1, last_f32_slotOffset_world1, last_f32_gatheredBytes_world1});
-}
-template <class Visit>
-void eachGradientWorld1(Visit visit) {
-  visit(GradientPlace{"first", 0, "first/f32", first__f32_gradientOffset_world1, first__f32_gatheredBytes_world1});
-  visit(GradientPlace{"nothing", 0, "nothing/f32", nothing_f32_gradientOffset_world1, nothing_f32_gatheredBytes_world1});
-  for (long long i = 0; i < RingLen; i++) {
-    visit(GradientPlace{"ring.{i}", i, "ring.{i}/f32", ring_f32_gradientOffset_world1, ring_f32_gatheredBytes_world1});
+  template <class Visit>
+  static void eachBucket(Visit visit) {
+    visit(BucketPlace{"first/f32", 0, first__f32_shard, first__f32_shardOffset, -1, first__f32_moment1Offset, -1, first__f32_gradientShardOffset, first__f32_slotOffset, first__f32_gatheredBytes});
+    visit(BucketPlace{"nothing/f32", 0, nothing_f32_shard, nothing_f32_shardOffset, -1, nothing_f32_moment1Offset, -1, nothing_f32_gradientShardOffset, nothing_f32_slotOffset, nothing_f32_gatheredBytes});
+    for (long long i = 0; i < RingLen; i++) {
+      visit(BucketPlace{"ring.{i}/f32", i, ring_f32_shard, ring_f32_shardOffset(i), -1, ring_f32_moment1Offset(i), -1, ring_f32_gradientShardOffset(i), ring_f32_slotOffset(i), ring_f32_gatheredBytes});
+    }
+    visit(BucketPlace{"last/f32", 0, last_f32_shard, last_f32_shardOffset, -1, last_f32_moment1Offset, -1, last_f32_gradientShardOffset, last_f32_slotOffset, last_f32_gatheredBytes});
   }
-  visit(GradientPlace{"last", 0, "last/f32", last_f32_gradientOffset_world1, last_f32_gatheredBytes_world1});
-}
-
-// World 2: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld2 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld2 = 3328;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld2 = 0;  // bytes into the arena of slots; its start; gather.max_live
-constexpr long long slotRun1FirstWorld2 = 1;  // the run's first slot; gather.max_live
-constexpr long long slotRun1BytesWorld2 = 1024;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun1StartWorld2 = 3328;  // bytes into the arena of slots; slotRun0StartWorld2 + (slotRun1FirstWorld2 - slotRun0FirstWorld2) * slotRun0BytesWorld2; gather.max_live
-constexpr long long slotRun2FirstWorld2 = 2;  // the run's first slot; gather.max_live
-constexpr long long slotRun2BytesWorld2 = 768;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun2StartWorld2 = 4352;  // bytes into the arena of slots; slotRun1StartWorld2 + (slotRun2FirstWorld2 - slotRun1FirstWorld2) * slotRun1BytesWorld2; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld2(long long slot) { return slot < slotRun1FirstWorld2 ? slotRun0BytesWorld2 : slot < slotRun2FirstWorld2 ? slotRun1BytesWorld2 : slotRun2BytesWorld2; }
-SHARDGEN_FUNCTION long long slotStartWorld2(long long slot) { return slot < slotRun1FirstWorld2 ? slotRun0StartWorld2 + (slot - slotRun0FirstWorld2) * slotRun0BytesWorld2 : slot < slotRun2FirstWorld2 ? slotRun1StartWorld2 + (slot - slotRun1FirstWorld2) * slotRun1BytesWorld2 : slotRun2StartWorld2 + (slot - slotRun2FirstWorld2) * slotRun2BytesWorld2; }
-static_assert(slotRun0FirstWorld2 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun0StartWorld2 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun1FirstWorld2 >= slotRun0FirstWorld2 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun1StartWorld2 == slotRun0StartWorld2 + (slotRun1FirstWorld2 - slotRun0FirstWorld2) * slotRun0BytesWorld2,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun2FirstWorld2 >= slotRun1FirstWorld2 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun2StartWorld2 == slotRun1StartWorld2 + (slotRun2FirstWorld2 - slotRun1FirstWorld2) * slotRun1BytesWorld2,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 2: where a rank has bucket first/f32, in bytes from the start of an arena.
-constexpr long long first__f32_shardOffset_world2 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long first__f32_gradientShardOffset_world2 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long first__f32_moment1Offset_world2 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long first__f32_gatheredBytes_world2 = 3328;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long first__f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long first__f32_slotOffset_world2 = slotStartWorld2(first__position % maxLive) + first__f32_blockOffset_world2;
-static_assert(first__f32_shardOffset_world2 == 0,
-              "shard: the shard of first/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_gradientShardOffset_world2 == 0,
-              "gradients: the gradient shard of first/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_moment1Offset_world2 == 0,
-              "optimizer: the moment1 of first/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_gatheredBytes_world2 == world2 * first__f32_shard_world2 * 4,
-              "topology.world: the gathered copy of first/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of first/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld2(first__position % maxLive) >= first__f32_blockOffset_world2 + first__f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block first holds first/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 2: where a rank has bucket nothing/f32, in bytes from the start of an arena.
-constexpr long long nothing_f32_shardOffset_world2 = 1664;  // bytes into shards of f32; first__f32_shardOffset_world2 + first__f32_shard_world2 * 4; shard
-constexpr long long nothing_f32_gradientShardOffset_world2 = 1664;  // bytes into gradient shards of f32; first__f32_gradientShardOffset_world2 + first__f32_shard_world2 * 4; gradients
-constexpr long long nothing_f32_moment1Offset_world2 = 1664;  // bytes into moments of f32; first__f32_moment1Offset_world2 + first__f32_shard_world2 * 4; optimizer
-constexpr long long nothing_f32_gatheredBytes_world2 = 0;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long nothing_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long nothing_f32_slotOffset_world2 = slotStartWorld2(nothing_position % maxLive) + nothing_f32_blockOffset_world2;
-static_assert(nothing_f32_shardOffset_world2 == first__f32_shardOffset_world2 + first__f32_shard_world2 * 4,
-              "shard: the shard of nothing/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gradientShardOffset_world2 == first__f32_gradientShardOffset_world2 + first__f32_shard_world2 * 4,
-              "gradients: the gradient shard of nothing/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_moment1Offset_world2 == first__f32_moment1Offset_world2 + first__f32_shard_world2 * 4,
-              "optimizer: the moment1 of nothing/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gatheredBytes_world2 == world2 * nothing_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of nothing/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of nothing/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld2(nothing_position % maxLive) >= nothing_f32_blockOffset_world2 + nothing_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block nothing holds nothing/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 2: bytes from one instance of ring.{i} to the next.
-constexpr long long ring_shardsF32Stride_world2 = 384;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long ring_gradientShardsF32Stride_world2 = 384;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long ring_momentsF32Stride_world2 = 384;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(ring_shardsF32Stride_world2 == ring_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_gradientShardsF32Stride_world2 == ring_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_momentsF32Stride_world2 == ring_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 2: where a rank has bucket ring.{i}/f32, in bytes from the start of an arena.
-constexpr long long ring_f32_shardFirst_world2 = 1664;  // bytes into shards of f32; nothing_f32_shardOffset_world2 + nothing_f32_shard_world2 * 4; shard
-constexpr long long ring_f32_gradientShardFirst_world2 = 1664;  // bytes into gradient shards of f32; nothing_f32_gradientShardOffset_world2 + nothing_f32_shard_world2 * 4; gradients
-constexpr long long ring_f32_moment1First_world2 = 1664;  // bytes into moments of f32; nothing_f32_moment1Offset_world2 + nothing_f32_shard_world2 * 4; optimizer
-constexpr long long ring_f32_gatheredBytes_world2 = 768;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long ring_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long ring_f32_shardOffset_world2(long long i) { return ring_f32_shardFirst_world2 + i * ring_shardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long ring_f32_gradientShardOffset_world2(long long i) { return ring_f32_gradientShardFirst_world2 + i * ring_gradientShardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long ring_f32_moment1Offset_world2(long long i) { return ring_f32_moment1First_world2 + i * ring_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long ring_f32_slotOffset_world2(long long i) { return slotStartWorld2((ring_position + i) % maxLive) + ring_f32_blockOffset_world2; }
-static_assert(ring_f32_shardFirst_world2 == nothing_f32_shardOffset_world2 + nothing_f32_shard_world2 * 4,
-              "shard: the shard of ring.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gradientShardFirst_world2 == nothing_f32_gradientShardOffset_world2 + nothing_f32_shard_world2 * 4,
-              "gradients: the gradient shard of ring.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_moment1First_world2 == nothing_f32_moment1Offset_world2 + nothing_f32_shard_world2 * 4,
-              "optimizer: the moment1 of ring.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gatheredBytes_world2 == world2 * ring_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of ring.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of ring.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld2(ring_position % maxLive) >= ring_f32_blockOffset_world2 + ring_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block ring.{i} holds ring.{i}/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 2: where a rank has bucket last/f32, in bytes from the start of an arena.
-constexpr long long last_f32_shardOffset_world2 = 3584;  // bytes into shards of f32; ring_f32_shardFirst_world2 + RingLen * ring_shardsF32Stride_world2; shard
-constexpr long long last_f32_gradientShardOffset_world2 = 3584;  // bytes into gradient shards of f32; ring_f32_gradientShardFirst_world2 + RingLen * ring_gradientShardsF32Stride_world2; gradients
-constexpr long long last_f32_moment1Offset_world2 = 3584;  // bytes into moments of f32; ring_f32_moment1First_world2 + RingLen * ring_momentsF32Stride_world2; optimizer
-constexpr long long last_f32_gatheredBytes_world2 = 1024;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long last_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long last_f32_slotOffset_world2 = slotStartWorld2(last_position % maxLive) + last_f32_blockOffset_world2;
-static_assert(last_f32_shardOffset_world2 == ring_f32_shardFirst_world2 + RingLen * ring_shardsF32Stride_world2,
-              "shard: the shard of last/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gradientShardOffset_world2 == ring_f32_gradientShardFirst_world2 + RingLen * ring_gradientShardsF32Stride_world2,
-              "gradients: the gradient shard of last/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_moment1Offset_world2 == ring_f32_moment1First_world2 + RingLen * ring_momentsF32Stride_world2,
-              "optimizer: the moment1 of last/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gatheredBytes_world2 == world2 * last_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of last/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of last/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld2(last_position % maxLive) >= last_f32_blockOffset_world2 + last_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block last holds last/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 2: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld2.
-constexpr long long first__f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of first/f32; its start; gradients.slots
-constexpr long long first__gradientBytes_world2 = 3328;  // bytes of all gradients of a block first; first__f32_gradientOffset_world2 + first__f32_gatheredBytes_world2; gradients.slots
-constexpr long long nothing_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of nothing/f32; its start; gradients.slots
-constexpr long long nothing_gradientBytes_world2 = 0;  // bytes of all gradients of a block nothing; nothing_f32_gradientOffset_world2 + nothing_f32_gatheredBytes_world2; gradients.slots
-constexpr long long ring_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of ring.{i}/f32; its start; gradients.slots
-constexpr long long ring_gradientBytes_world2 = 768;  // bytes of all gradients of a block ring.{i}; ring_f32_gradientOffset_world2 + ring_f32_gatheredBytes_world2; gradients.slots
-constexpr long long last_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of last/f32; its start; gradients.slots
-constexpr long long last_gradientBytes_world2 = 1024;  // bytes of all gradients of a block last; last_f32_gradientOffset_world2 + last_f32_gatheredBytes_world2; gradients.slots
-constexpr long long gradientBufferBytesWorld2 = 3328;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(first__f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of first/f32 in block first starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__gradientBytes_world2 == first__f32_gradientOffset_world2 + first__f32_gatheredBytes_world2,
-              "gradients.slots: the gradients of block first end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of nothing/f32 in block nothing starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_gradientBytes_world2 == nothing_f32_gradientOffset_world2 + nothing_f32_gatheredBytes_world2,
-              "gradients.slots: the gradients of block nothing end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of ring.{i}/f32 in block ring.{i} starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_gradientBytes_world2 == ring_f32_gradientOffset_world2 + ring_f32_gatheredBytes_world2,
-              "gradients.slots: the gradients of block ring.{i} end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of last/f32 in block last starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_gradientBytes_world2 == last_f32_gradientOffset_world2 + last_f32_gatheredBytes_world2,
-              "gradients.slots: the gradients of block last end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientBufferBytesWorld2 == larger(larger(larger(larger(0, first__gradientBytes_world2), nothing_gradientBytes_world2), ring_gradientBytes_world2), last_gradientBytes_world2),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 2: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld2 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld2 = 1664;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld2 = 128;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld2 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(wireShardBytesWorld2 == roundUp(larger(larger(larger(larger(0, first__f32_shard_world2 * 4), nothing_f32_shard_world2 * 4), ring_f32_shard_world2 * 4), last_f32_shard_world2 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 2: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld2 = 4096;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld2 = 4096;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld2 = 4096;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld2 = 5120;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld2 = 3328;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld2 = 1664;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld2 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld2 == last_f32_shardOffset_world2 + last_f32_shard_world2 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(momentsF32BytesWorld2 == last_f32_moment1Offset_world2 + last_f32_shard_world2 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientShardsF32BytesWorld2 == last_f32_gradientShardOffset_world2 + last_f32_shard_world2 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotsBytesWorld2 == slotStartWorld2(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientBuffersBytesWorld2 == gradientSlots * gradientBufferBytesWorld2,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(stagingBytesWorld2 == wireFullBytesWorld2 + wireShardBytesWorld2,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(scratchBytesWorld2 == partialsStart + partialsBytesWorld2,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(peakBytesWorld2 == shardsF32BytesWorld2 + momentsF32BytesWorld2 + gradientShardsF32BytesWorld2 + slotsBytesWorld2 + gradientBuffersBytesWorld2 + stagingBytesWorld2 + scratchBytesWorld2,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 2: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld2(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld2});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld2});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld2});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld2});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld2});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld2});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld2});
-}
-template <class Visit>
-void eachBucketWorld2(Visit visit) {
-  visit(BucketPlace{"first/f32", 0, first__f32_shard_world2, first__f32_shardOffset_world2, -1, first__f32_moment1Offset_world2, -1, first__f32_gradientShardOffset_world2, first__f32_slotOffset_world2, first__f32_gatheredBytes_world2});
-  visit(BucketPlace{"nothing/f32", 0, nothing_f32_shard_world2, nothing_f32_shardOffset_world2, -1, nothing_f32_moment1Offset_world2, -1, nothing_f32_gradientShardOffset_world2, nothing_f32_slotOffset_world2, nothing_f32_gatheredBytes_world2});
-  for (long long i = 0; i < RingLen; i++) {
-    visit(BucketPlace{"ring.{i}/f32", i, ring_f32_shard_world2, ring_f32_shardOffset_world2(i), -1, ring_f32_moment1Offset_world2(i), -1, ring_f32_gradientShardOffset_world2(i), ring_f32_slotOffset_world2(i), ring_f32_gatheredBytes_world2});
+  template <class Visit>
+  static void eachGradient(Visit visit) {
+    visit(GradientPlace{"first", 0, "first/f32", first__f32_gradientOffset, first__f32_gatheredBytes});
+    visit(GradientPlace{"nothing", 0, "nothing/f32", nothing_f32_gradientOffset, nothing_f32_gatheredBytes});
+    for (long long i = 0; i < RingLen; i++) {
+      visit(GradientPlace{"ring.{i}", i, "ring.{i}/f32", ring_f32_gradientOffset, ring_f32_gatheredBytes});
+    }
+    visit(GradientPlace{"last", 0, "last/f32", last_f32_gradientOffset, last_f32_gatheredBytes});
   }
-  visit(BucketPlace{"last/f32", 0, last_f32_shard_world2, last_f32_shardOffset_world2, -1, last_f32_moment1Offset_world2, -1, last_f32_gradientShardOffset_world2, last_f32_slotOffset_world2, last_f32_gatheredBytes_world2});
-}
-template <class Visit>
-void eachGradientWorld2(Visit visit) {
-  visit(GradientPlace{"first", 0, "first/f32", first__f32_gradientOffset_world2, first__f32_gatheredBytes_world2});
-  visit(GradientPlace{"nothing", 0, "nothing/f32", nothing_f32_gradientOffset_world2, nothing_f32_gatheredBytes_world2});
-  for (long long i = 0; i < RingLen; i++) {
-    visit(GradientPlace{"ring.{i}", i, "ring.{i}/f32", ring_f32_gradientOffset_world2, ring_f32_gatheredBytes_world2});
-  }
-  visit(GradientPlace{"last", 0, "last/f32", last_f32_gradientOffset_world2, last_f32_gatheredBytes_world2});
-}
+};
 
-// World 3: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld3 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld3 = 3456;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld3 = 0;  // bytes into the arena of slots; its start; gather.max_live
-constexpr long long slotRun1FirstWorld3 = 1;  // the run's first slot; gather.max_live
-constexpr long long slotRun1BytesWorld3 = 1152;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun1StartWorld3 = 3456;  // bytes into the arena of slots; slotRun0StartWorld3 + (slotRun1FirstWorld3 - slotRun0FirstWorld3) * slotRun0BytesWorld3; gather.max_live
-constexpr long long slotRun2FirstWorld3 = 2;  // the run's first slot; gather.max_live
-constexpr long long slotRun2BytesWorld3 = 768;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun2StartWorld3 = 4608;  // bytes into the arena of slots; slotRun1StartWorld3 + (slotRun2FirstWorld3 - slotRun1FirstWorld3) * slotRun1BytesWorld3; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld3(long long slot) { return slot < slotRun1FirstWorld3 ? slotRun0BytesWorld3 : slot < slotRun2FirstWorld3 ? slotRun1BytesWorld3 : slotRun2BytesWorld3; }
-SHARDGEN_FUNCTION long long slotStartWorld3(long long slot) { return slot < slotRun1FirstWorld3 ? slotRun0StartWorld3 + (slot - slotRun0FirstWorld3) * slotRun0BytesWorld3 : slot < slotRun2FirstWorld3 ? slotRun1StartWorld3 + (slot - slotRun1FirstWorld3) * slotRun1BytesWorld3 : slotRun2StartWorld3 + (slot - slotRun2FirstWorld3) * slotRun2BytesWorld3; }
-static_assert(slotRun0FirstWorld3 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun0StartWorld3 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun1FirstWorld3 >= slotRun0FirstWorld3 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun1StartWorld3 == slotRun0StartWorld3 + (slotRun1FirstWorld3 - slotRun0FirstWorld3) * slotRun0BytesWorld3,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun2FirstWorld3 >= slotRun1FirstWorld3 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun2StartWorld3 == slotRun1StartWorld3 + (slotRun2FirstWorld3 - slotRun1FirstWorld3) * slotRun1BytesWorld3,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 3: where a rank has bucket first/f32, in bytes from the start of an arena.
-constexpr long long first__f32_shardOffset_world3 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long first__f32_gradientShardOffset_world3 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long first__f32_moment1Offset_world3 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long first__f32_gatheredBytes_world3 = 3456;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long first__f32_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long first__f32_slotOffset_world3 = slotStartWorld3(first__position % maxLive) + first__f32_blockOffset_world3;
-static_assert(first__f32_shardOffset_world3 == 0,
-              "shard: the shard of first/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_gradientShardOffset_world3 == 0,
-              "gradients: the gradient shard of first/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_moment1Offset_world3 == 0,
-              "optimizer: the moment1 of first/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_gatheredBytes_world3 == world3 * first__f32_shard_world3 * 4,
-              "topology.world: the gathered copy of first/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of first/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld3(first__position % maxLive) >= first__f32_blockOffset_world3 + first__f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block first holds first/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 3: where a rank has bucket nothing/f32, in bytes from the start of an arena.
-constexpr long long nothing_f32_shardOffset_world3 = 1152;  // bytes into shards of f32; first__f32_shardOffset_world3 + first__f32_shard_world3 * 4; shard
-constexpr long long nothing_f32_gradientShardOffset_world3 = 1152;  // bytes into gradient shards of f32; first__f32_gradientShardOffset_world3 + first__f32_shard_world3 * 4; gradients
-constexpr long long nothing_f32_moment1Offset_world3 = 1152;  // bytes into moments of f32; first__f32_moment1Offset_world3 + first__f32_shard_world3 * 4; optimizer
-constexpr long long nothing_f32_gatheredBytes_world3 = 0;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long nothing_f32_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long nothing_f32_slotOffset_world3 = slotStartWorld3(nothing_position % maxLive) + nothing_f32_blockOffset_world3;
-static_assert(nothing_f32_shardOffset_world3 == first__f32_shardOffset_world3 + first__f32_shard_world3 * 4,
-              "shard: the shard of nothing/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gradientShardOffset_world3 == first__f32_gradientShardOffset_world3 + first__f32_shard_world3 * 4,
-              "gradients: the gradient shard of nothing/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_moment1Offset_world3 == first__f32_moment1Offset_world3 + first__f32_shard_world3 * 4,
-              "optimizer: the moment1 of nothing/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gatheredBytes_world3 == world3 * nothing_f32_shard_world3 * 4,
-              "topology.world: the gathered copy of nothing/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of nothing/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld3(nothing_position % maxLive) >= nothing_f32_blockOffset_world3 + nothing_f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block nothing holds nothing/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 3: bytes from one instance of ring.{i} to the next.
-constexpr long long ring_shardsF32Stride_world3 = 256;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long ring_gradientShardsF32Stride_world3 = 256;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long ring_momentsF32Stride_world3 = 256;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(ring_shardsF32Stride_world3 == ring_f32_shard_world3 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_gradientShardsF32Stride_world3 == ring_f32_shard_world3 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_momentsF32Stride_world3 == ring_f32_shard_world3 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 3: where a rank has bucket ring.{i}/f32, in bytes from the start of an arena.
-constexpr long long ring_f32_shardFirst_world3 = 1152;  // bytes into shards of f32; nothing_f32_shardOffset_world3 + nothing_f32_shard_world3 * 4; shard
-constexpr long long ring_f32_gradientShardFirst_world3 = 1152;  // bytes into gradient shards of f32; nothing_f32_gradientShardOffset_world3 + nothing_f32_shard_world3 * 4; gradients
-constexpr long long ring_f32_moment1First_world3 = 1152;  // bytes into moments of f32; nothing_f32_moment1Offset_world3 + nothing_f32_shard_world3 * 4; optimizer
-constexpr long long ring_f32_gatheredBytes_world3 = 768;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long ring_f32_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long ring_f32_shardOffset_world3(long long i) { return ring_f32_shardFirst_world3 + i * ring_shardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long ring_f32_gradientShardOffset_world3(long long i) { return ring_f32_gradientShardFirst_world3 + i * ring_gradientShardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long ring_f32_moment1Offset_world3(long long i) { return ring_f32_moment1First_world3 + i * ring_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long ring_f32_slotOffset_world3(long long i) { return slotStartWorld3((ring_position + i) % maxLive) + ring_f32_blockOffset_world3; }
-static_assert(ring_f32_shardFirst_world3 == nothing_f32_shardOffset_world3 + nothing_f32_shard_world3 * 4,
-              "shard: the shard of ring.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gradientShardFirst_world3 == nothing_f32_gradientShardOffset_world3 + nothing_f32_shard_world3 * 4,
-              "gradients: the gradient shard of ring.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_moment1First_world3 == nothing_f32_moment1Offset_world3 + nothing_f32_shard_world3 * 4,
-              "optimizer: the moment1 of ring.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gatheredBytes_world3 == world3 * ring_f32_shard_world3 * 4,
-              "topology.world: the gathered copy of ring.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of ring.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld3(ring_position % maxLive) >= ring_f32_blockOffset_world3 + ring_f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block ring.{i} holds ring.{i}/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 3: where a rank has bucket last/f32, in bytes from the start of an arena.
-constexpr long long last_f32_shardOffset_world3 = 2432;  // bytes into shards of f32; ring_f32_shardFirst_world3 + RingLen * ring_shardsF32Stride_world3; shard
-constexpr long long last_f32_gradientShardOffset_world3 = 2432;  // bytes into gradient shards of f32; ring_f32_gradientShardFirst_world3 + RingLen * ring_gradientShardsF32Stride_world3; gradients
-constexpr long long last_f32_moment1Offset_world3 = 2432;  // bytes into moments of f32; ring_f32_moment1First_world3 + RingLen * ring_momentsF32Stride_world3; optimizer
-constexpr long long last_f32_gatheredBytes_world3 = 1152;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long last_f32_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long last_f32_slotOffset_world3 = slotStartWorld3(last_position % maxLive) + last_f32_blockOffset_world3;
-static_assert(last_f32_shardOffset_world3 == ring_f32_shardFirst_world3 + RingLen * ring_shardsF32Stride_world3,
-              "shard: the shard of last/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gradientShardOffset_world3 == ring_f32_gradientShardFirst_world3 + RingLen * ring_gradientShardsF32Stride_world3,
-              "gradients: the gradient shard of last/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_moment1Offset_world3 == ring_f32_moment1First_world3 + RingLen * ring_momentsF32Stride_world3,
-              "optimizer: the moment1 of last/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gatheredBytes_world3 == world3 * last_f32_shard_world3 * 4,
-              "topology.world: the gathered copy of last/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of last/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld3(last_position % maxLive) >= last_f32_blockOffset_world3 + last_f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block last holds last/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 3: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld3.
-constexpr long long first__f32_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of first/f32; its start; gradients.slots
-constexpr long long first__gradientBytes_world3 = 3456;  // bytes of all gradients of a block first; first__f32_gradientOffset_world3 + first__f32_gatheredBytes_world3; gradients.slots
-constexpr long long nothing_f32_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of nothing/f32; its start; gradients.slots
-constexpr long long nothing_gradientBytes_world3 = 0;  // bytes of all gradients of a block nothing; nothing_f32_gradientOffset_world3 + nothing_f32_gatheredBytes_world3; gradients.slots
-constexpr long long ring_f32_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of ring.{i}/f32; its start; gradients.slots
-constexpr long long ring_gradientBytes_world3 = 768;  // bytes of all gradients of a block ring.{i}; ring_f32_gradientOffset_world3 + ring_f32_gatheredBytes_world3; gradients.slots
-constexpr long long last_f32_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of last/f32; its start; gradients.slots
-constexpr long long last_gradientBytes_world3 = 1152;  // bytes of all gradients of a block last; last_f32_gradientOffset_world3 + last_f32_gatheredBytes_world3; gradients.slots
-constexpr long long gradientBufferBytesWorld3 = 3456;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(first__f32_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of first/f32 in block first starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__gradientBytes_world3 == first__f32_gradientOffset_world3 + first__f32_gatheredBytes_world3,
-              "gradients.slots: the gradients of block first end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of nothing/f32 in block nothing starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_gradientBytes_world3 == nothing_f32_gradientOffset_world3 + nothing_f32_gatheredBytes_world3,
-              "gradients.slots: the gradients of block nothing end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of ring.{i}/f32 in block ring.{i} starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_gradientBytes_world3 == ring_f32_gradientOffset_world3 + ring_f32_gatheredBytes_world3,
-              "gradients.slots: the gradients of block ring.{i} end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of last/f32 in block last starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_gradientBytes_world3 == last_f32_gradientOffset_world3 + last_f32_gatheredBytes_world3,
-              "gradients.slots: the gradients of block last end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientBufferBytesWorld3 == larger(larger(larger(larger(0, first__gradientBytes_world3), nothing_gradientBytes_world3), ring_gradientBytes_world3), last_gradientBytes_world3),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 3: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld3 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld3 = 1152;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld3 = 128;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld3 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(wireShardBytesWorld3 == roundUp(larger(larger(larger(larger(0, first__f32_shard_world3 * 4), nothing_f32_shard_world3 * 4), ring_f32_shard_world3 * 4), last_f32_shard_world3 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 3: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld3 = 2816;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld3 = 2816;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld3 = 2816;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld3 = 5376;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld3 = 3456;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld3 = 1152;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld3 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld3 == last_f32_shardOffset_world3 + last_f32_shard_world3 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(momentsF32BytesWorld3 == last_f32_moment1Offset_world3 + last_f32_shard_world3 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientShardsF32BytesWorld3 == last_f32_gradientShardOffset_world3 + last_f32_shard_world3 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotsBytesWorld3 == slotStartWorld3(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientBuffersBytesWorld3 == gradientSlots * gradientBufferBytesWorld3,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(stagingBytesWorld3 == wireFullBytesWorld3 + wireShardBytesWorld3,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(scratchBytesWorld3 == partialsStart + partialsBytesWorld3,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(peakBytesWorld3 == shardsF32BytesWorld3 + momentsF32BytesWorld3 + gradientShardsF32BytesWorld3 + slotsBytesWorld3 + gradientBuffersBytesWorld3 + stagingBytesWorld3 + scratchBytesWorld3,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 3: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld3(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld3});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld3});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld3});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld3});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld3});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld3});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld3});
-}
-template <class Visit>
-void eachBucketWorld3(Visit visit) {
-  visit(BucketPlace{"first/f32", 0, first__f32_shard_world3, first__f32_shardOffset_world3, -1, first__f32_moment1Offset_world3, -1, first__f32_gradientShardOffset_world3, first__f32_slotOffset_world3, first__f32_gatheredBytes_world3});
-  visit(BucketPlace{"nothing/f32", 0, nothing_f32_shard_world3, nothing_f32_shardOffset_world3, -1, nothing_f32_moment1Offset_world3, -1, nothing_f32_gradientShardOffset_world3, nothing_f32_slotOffset_world3, nothing_f32_gatheredBytes_world3});
-  for (long long i = 0; i < RingLen; i++) {
-    visit(BucketPlace{"ring.{i}/f32", i, ring_f32_shard_world3, ring_f32_shardOffset_world3(i), -1, ring_f32_moment1Offset_world3(i), -1, ring_f32_gradientShardOffset_world3(i), ring_f32_slotOffset_world3(i), ring_f32_gatheredBytes_world3});
-  }
-  visit(BucketPlace{"last/f32", 0, last_f32_shard_world3, last_f32_shardOffset_world3, -1, last_f32_moment1Offset_world3, -1, last_f32_gradientShardOffset_world3, last_f32_slotOffset_world3, last_f32_gatheredBytes_world3});
-}
-template <class Visit>
-void eachGradientWorld3(Visit visit) {
-  visit(GradientPlace{"first", 0, "first/f32", first__f32_gradientOffset_world3, first__f32_gatheredBytes_world3});
-  visit(GradientPlace{"nothing", 0, "nothing/f32", nothing_f32_gradientOffset_world3, nothing_f32_gatheredBytes_world3});
-  for (long long i = 0; i < RingLen; i++) {
-    visit(GradientPlace{"ring.{i}", i, "ring.{i}/f32", ring_f32_gradientOffset_world3, ring_f32_gatheredBytes_world3});
-  }
-  visit(GradientPlace{"last", 0, "last/f32", last_f32_gradientOffset_world3, last_f32_gatheredBytes_world3});
-}
-
-// World 4: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld4 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld4 = 3584;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld4 = 0;  // bytes into the arena of slots; its start; gather.max_live
-constexpr long long slotRun1FirstWorld4 = 1;  // the run's first slot; gather.max_live
-constexpr long long slotRun1BytesWorld4 = 1024;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun1StartWorld4 = 3584;  // bytes into the arena of slots; slotRun0StartWorld4 + (slotRun1FirstWorld4 - slotRun0FirstWorld4) * slotRun0BytesWorld4; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld4(long long slot) { return slot < slotRun1FirstWorld4 ? slotRun0BytesWorld4 : slotRun1BytesWorld4; }
-SHARDGEN_FUNCTION long long slotStartWorld4(long long slot) { return slot < slotRun1FirstWorld4 ? slotRun0StartWorld4 + (slot - slotRun0FirstWorld4) * slotRun0BytesWorld4 : slotRun1StartWorld4 + (slot - slotRun1FirstWorld4) * slotRun1BytesWorld4; }
-static_assert(slotRun0FirstWorld4 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun0StartWorld4 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun1FirstWorld4 >= slotRun0FirstWorld4 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun1StartWorld4 == slotRun0StartWorld4 + (slotRun1FirstWorld4 - slotRun0FirstWorld4) * slotRun0BytesWorld4,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 4: where a rank has bucket first/f32, in bytes from the start of an arena.
-constexpr long long first__f32_shardOffset_world4 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long first__f32_gradientShardOffset_world4 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long first__f32_moment1Offset_world4 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long first__f32_gatheredBytes_world4 = 3584;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long first__f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long first__f32_slotOffset_world4 = slotStartWorld4(first__position % maxLive) + first__f32_blockOffset_world4;
-static_assert(first__f32_shardOffset_world4 == 0,
-              "shard: the shard of first/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_gradientShardOffset_world4 == 0,
-              "gradients: the gradient shard of first/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_moment1Offset_world4 == 0,
-              "optimizer: the moment1 of first/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_gatheredBytes_world4 == world4 * first__f32_shard_world4 * 4,
-              "topology.world: the gathered copy of first/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of first/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld4(first__position % maxLive) >= first__f32_blockOffset_world4 + first__f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block first holds first/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 4: where a rank has bucket nothing/f32, in bytes from the start of an arena.
-constexpr long long nothing_f32_shardOffset_world4 = 896;  // bytes into shards of f32; first__f32_shardOffset_world4 + first__f32_shard_world4 * 4; shard
-constexpr long long nothing_f32_gradientShardOffset_world4 = 896;  // bytes into gradient shards of f32; first__f32_gradientShardOffset_world4 + first__f32_shard_world4 * 4; gradients
-constexpr long long nothing_f32_moment1Offset_world4 = 896;  // bytes into moments of f32; first__f32_moment1Offset_world4 + first__f32_shard_world4 * 4; optimizer
-constexpr long long nothing_f32_gatheredBytes_world4 = 0;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long nothing_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long nothing_f32_slotOffset_world4 = slotStartWorld4(nothing_position % maxLive) + nothing_f32_blockOffset_world4;
-static_assert(nothing_f32_shardOffset_world4 == first__f32_shardOffset_world4 + first__f32_shard_world4 * 4,
-              "shard: the shard of nothing/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gradientShardOffset_world4 == first__f32_gradientShardOffset_world4 + first__f32_shard_world4 * 4,
-              "gradients: the gradient shard of nothing/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_moment1Offset_world4 == first__f32_moment1Offset_world4 + first__f32_shard_world4 * 4,
-              "optimizer: the moment1 of nothing/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gatheredBytes_world4 == world4 * nothing_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of nothing/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of nothing/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld4(nothing_position % maxLive) >= nothing_f32_blockOffset_world4 + nothing_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block nothing holds nothing/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 4: bytes from one instance of ring.{i} to the next.
-constexpr long long ring_shardsF32Stride_world4 = 256;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long ring_gradientShardsF32Stride_world4 = 256;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long ring_momentsF32Stride_world4 = 256;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(ring_shardsF32Stride_world4 == ring_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_gradientShardsF32Stride_world4 == ring_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_momentsF32Stride_world4 == ring_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 4: where a rank has bucket ring.{i}/f32, in bytes from the start of an arena.
-constexpr long long ring_f32_shardFirst_world4 = 896;  // bytes into shards of f32; nothing_f32_shardOffset_world4 + nothing_f32_shard_world4 * 4; shard
-constexpr long long ring_f32_gradientShardFirst_world4 = 896;  // bytes into gradient shards of f32; nothing_f32_gradientShardOffset_world4 + nothing_f32_shard_world4 * 4; gradients
-constexpr long long ring_f32_moment1First_world4 = 896;  // bytes into moments of f32; nothing_f32_moment1Offset_world4 + nothing_f32_shard_world4 * 4; optimizer
-constexpr long long ring_f32_gatheredBytes_world4 = 1024;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long ring_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long ring_f32_shardOffset_world4(long long i) { return ring_f32_shardFirst_world4 + i * ring_shardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long ring_f32_gradientShardOffset_world4(long long i) { return ring_f32_gradientShardFirst_world4 + i * ring_gradientShardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long ring_f32_moment1Offset_world4(long long i) { return ring_f32_moment1First_world4 + i * ring_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long ring_f32_slotOffset_world4(long long i) { return slotStartWorld4((ring_position + i) % maxLive) + ring_f32_blockOffset_world4; }
-static_assert(ring_f32_shardFirst_world4 == nothing_f32_shardOffset_world4 + nothing_f32_shard_world4 * 4,
-              "shard: the shard of ring.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gradientShardFirst_world4 == nothing_f32_gradientShardOffset_world4 + nothing_f32_shard_world4 * 4,
-              "gradients: the gradient shard of ring.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_moment1First_world4 == nothing_f32_moment1Offset_world4 + nothing_f32_shard_world4 * 4,
-              "optimizer: the moment1 of ring.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gatheredBytes_world4 == world4 * ring_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of ring.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of ring.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld4(ring_position % maxLive) >= ring_f32_blockOffset_world4 + ring_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block ring.{i} holds ring.{i}/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 4: where a rank has bucket last/f32, in bytes from the start of an arena.
-constexpr long long last_f32_shardOffset_world4 = 2176;  // bytes into shards of f32; ring_f32_shardFirst_world4 + RingLen * ring_shardsF32Stride_world4; shard
-constexpr long long last_f32_gradientShardOffset_world4 = 2176;  // bytes into gradient shards of f32; ring_f32_gradientShardFirst_world4 + RingLen * ring_gradientShardsF32Stride_world4; gradients
-constexpr long long last_f32_moment1Offset_world4 = 2176;  // bytes into moments of f32; ring_f32_moment1First_world4 + RingLen * ring_momentsF32Stride_world4; optimizer
-constexpr long long last_f32_gatheredBytes_world4 = 1024;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long last_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long last_f32_slotOffset_world4 = slotStartWorld4(last_position % maxLive) + last_f32_blockOffset_world4;
-static_assert(last_f32_shardOffset_world4 == ring_f32_shardFirst_world4 + RingLen * ring_shardsF32Stride_world4,
-              "shard: the shard of last/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gradientShardOffset_world4 == ring_f32_gradientShardFirst_world4 + RingLen * ring_gradientShardsF32Stride_world4,
-              "gradients: the gradient shard of last/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_moment1Offset_world4 == ring_f32_moment1First_world4 + RingLen * ring_momentsF32Stride_world4,
-              "optimizer: the moment1 of last/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gatheredBytes_world4 == world4 * last_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of last/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of last/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld4(last_position % maxLive) >= last_f32_blockOffset_world4 + last_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block last holds last/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 4: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld4.
-constexpr long long first__f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of first/f32; its start; gradients.slots
-constexpr long long first__gradientBytes_world4 = 3584;  // bytes of all gradients of a block first; first__f32_gradientOffset_world4 + first__f32_gatheredBytes_world4; gradients.slots
-constexpr long long nothing_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of nothing/f32; its start; gradients.slots
-constexpr long long nothing_gradientBytes_world4 = 0;  // bytes of all gradients of a block nothing; nothing_f32_gradientOffset_world4 + nothing_f32_gatheredBytes_world4; gradients.slots
-constexpr long long ring_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of ring.{i}/f32; its start; gradients.slots
-constexpr long long ring_gradientBytes_world4 = 1024;  // bytes of all gradients of a block ring.{i}; ring_f32_gradientOffset_world4 + ring_f32_gatheredBytes_world4; gradients.slots
-constexpr long long last_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of last/f32; its start; gradients.slots
-constexpr long long last_gradientBytes_world4 = 1024;  // bytes of all gradients of a block last; last_f32_gradientOffset_world4 + last_f32_gatheredBytes_world4; gradients.slots
-constexpr long long gradientBufferBytesWorld4 = 3584;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(first__f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of first/f32 in block first starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__gradientBytes_world4 == first__f32_gradientOffset_world4 + first__f32_gatheredBytes_world4,
-              "gradients.slots: the gradients of block first end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of nothing/f32 in block nothing starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_gradientBytes_world4 == nothing_f32_gradientOffset_world4 + nothing_f32_gatheredBytes_world4,
-              "gradients.slots: the gradients of block nothing end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of ring.{i}/f32 in block ring.{i} starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_gradientBytes_world4 == ring_f32_gradientOffset_world4 + ring_f32_gatheredBytes_world4,
-              "gradients.slots: the gradients of block ring.{i} end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of last/f32 in block last starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_gradientBytes_world4 == last_f32_gradientOffset_world4 + last_f32_gatheredBytes_world4,
-              "gradients.slots: the gradients of block last end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientBufferBytesWorld4 == larger(larger(larger(larger(0, first__gradientBytes_world4), nothing_gradientBytes_world4), ring_gradientBytes_world4), last_gradientBytes_world4),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 4: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld4 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld4 = 896;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld4 = 128;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld4 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(wireShardBytesWorld4 == roundUp(larger(larger(larger(larger(0, first__f32_shard_world4 * 4), nothing_f32_shard_world4 * 4), ring_f32_shard_world4 * 4), last_f32_shard_world4 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 4: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld4 = 2432;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld4 = 2432;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld4 = 2432;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld4 = 5632;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld4 = 3584;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld4 = 896;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld4 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld4 == last_f32_shardOffset_world4 + last_f32_shard_world4 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(momentsF32BytesWorld4 == last_f32_moment1Offset_world4 + last_f32_shard_world4 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientShardsF32BytesWorld4 == last_f32_gradientShardOffset_world4 + last_f32_shard_world4 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotsBytesWorld4 == slotStartWorld4(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientBuffersBytesWorld4 == gradientSlots * gradientBufferBytesWorld4,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(stagingBytesWorld4 == wireFullBytesWorld4 + wireShardBytesWorld4,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(scratchBytesWorld4 == partialsStart + partialsBytesWorld4,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(peakBytesWorld4 == shardsF32BytesWorld4 + momentsF32BytesWorld4 + gradientShardsF32BytesWorld4 + slotsBytesWorld4 + gradientBuffersBytesWorld4 + stagingBytesWorld4 + scratchBytesWorld4,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 4: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld4(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld4});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld4});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld4});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld4});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld4});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld4});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld4});
-}
-template <class Visit>
-void eachBucketWorld4(Visit visit) {
-  visit(BucketPlace{"first/f32", 0, first__f32_shard_world4, first__f32_shardOffset_world4, -1, first__f32_moment1Offset_world4, -1, first__f32_gradientShardOffset_world4, first__f32_slotOffset_world4, first__f32_gatheredBytes_world4});
-  visit(BucketPlace{"nothing/f32", 0, nothing_f32_shard_world4, nothing_f32_shardOffset_world4, -1, nothing_f32_moment1Offset_world4, -1, nothing_f32_gradientShardOffset_world4, nothing_f32_slotOffset_world4, nothing_f32_gatheredBytes_world4});
-  for (long long i = 0; i < RingLen; i++) {
-    visit(BucketPlace{"ring.{i}/f32", i, ring_f32_shard_world4, ring_f32_shardOffset_world4(i), -1, ring_f32_moment1Offset_world4(i), -1, ring_f32_gradientShardOffset_world4(i), ring_f32_slotOffset_world4(i), ring_f32_gatheredBytes_world4});
-  }
-  visit(BucketPlace{"last/f32", 0, last_f32_shard_world4, last_f32_shardOffset_world4, -1, last_f32_moment1Offset_world4, -1, last_f32_gradientShardOffset_world4, last_f32_slotOffset_world4, last_f32_gatheredBytes_world4});
-}
-template <class Visit>
-void eachGradientWorld4(Visit visit) {
-  visit(GradientPlace{"first", 0, "first/f32", first__f32_gradientOffset_world4, first__f32_gatheredBytes_world4});
-  visit(GradientPlace{"nothing", 0, "nothing/f32", nothing_f32_gradientOffset_world4, nothing_f32_gatheredBytes_world4});
-  for (long long i = 0; i < RingLen; i++) {
-    visit(GradientPlace{"ring.{i}", i, "ring.{i}/f32", ring_f32_gradientOffset_world4, ring_f32_gatheredBytes_world4});
-  }
-  visit(GradientPlace{"last", 0, "last/f32", last_f32_gradientOffset_world4, last_f32_gatheredBytes_world4});
-}
-
-// World 8: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld8 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld8 = 4096;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld8 = 0;  // bytes into the arena of slots; its start; gather.max_live
-constexpr long long slotRun1FirstWorld8 = 1;  // the run's first slot; gather.max_live
-constexpr long long slotRun1BytesWorld8 = 1024;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun1StartWorld8 = 4096;  // bytes into the arena of slots; slotRun0StartWorld8 + (slotRun1FirstWorld8 - slotRun0FirstWorld8) * slotRun0BytesWorld8; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld8(long long slot) { return slot < slotRun1FirstWorld8 ? slotRun0BytesWorld8 : slotRun1BytesWorld8; }
-SHARDGEN_FUNCTION long long slotStartWorld8(long long slot) { return slot < slotRun1FirstWorld8 ? slotRun0StartWorld8 + (slot - slotRun0FirstWorld8) * slotRun0BytesWorld8 : slotRun1StartWorld8 + (slot - slotRun1FirstWorld8) * slotRun1BytesWorld8; }
-static_assert(slotRun0FirstWorld8 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun0StartWorld8 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun1FirstWorld8 >= slotRun0FirstWorld8 + 1,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotRun1StartWorld8 == slotRun0StartWorld8 + (slotRun1FirstWorld8 - slotRun0FirstWorld8) * slotRun0BytesWorld8,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 8: where a rank has bucket first/f32, in bytes from the start of an arena.
-constexpr long long first__f32_shardOffset_world8 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long first__f32_gradientShardOffset_world8 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long first__f32_moment1Offset_world8 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long first__f32_gatheredBytes_world8 = 4096;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long first__f32_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long first__f32_slotOffset_world8 = slotStartWorld8(first__position % maxLive) + first__f32_blockOffset_world8;
-static_assert(first__f32_shardOffset_world8 == 0,
-              "shard: the shard of first/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_gradientShardOffset_world8 == 0,
-              "gradients: the gradient shard of first/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_moment1Offset_world8 == 0,
-              "optimizer: the moment1 of first/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_gatheredBytes_world8 == world8 * first__f32_shard_world8 * 4,
-              "topology.world: the gathered copy of first/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__f32_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of first/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld8(first__position % maxLive) >= first__f32_blockOffset_world8 + first__f32_gatheredBytes_world8,
-              "gather.max_live: the slot of block first holds first/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 8: where a rank has bucket nothing/f32, in bytes from the start of an arena.
-constexpr long long nothing_f32_shardOffset_world8 = 512;  // bytes into shards of f32; first__f32_shardOffset_world8 + first__f32_shard_world8 * 4; shard
-constexpr long long nothing_f32_gradientShardOffset_world8 = 512;  // bytes into gradient shards of f32; first__f32_gradientShardOffset_world8 + first__f32_shard_world8 * 4; gradients
-constexpr long long nothing_f32_moment1Offset_world8 = 512;  // bytes into moments of f32; first__f32_moment1Offset_world8 + first__f32_shard_world8 * 4; optimizer
-constexpr long long nothing_f32_gatheredBytes_world8 = 0;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long nothing_f32_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long nothing_f32_slotOffset_world8 = slotStartWorld8(nothing_position % maxLive) + nothing_f32_blockOffset_world8;
-static_assert(nothing_f32_shardOffset_world8 == first__f32_shardOffset_world8 + first__f32_shard_world8 * 4,
-              "shard: the shard of nothing/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gradientShardOffset_world8 == first__f32_gradientShardOffset_world8 + first__f32_shard_world8 * 4,
-              "gradients: the gradient shard of nothing/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_moment1Offset_world8 == first__f32_moment1Offset_world8 + first__f32_shard_world8 * 4,
-              "optimizer: the moment1 of nothing/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gatheredBytes_world8 == world8 * nothing_f32_shard_world8 * 4,
-              "topology.world: the gathered copy of nothing/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of nothing/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld8(nothing_position % maxLive) >= nothing_f32_blockOffset_world8 + nothing_f32_gatheredBytes_world8,
-              "gather.max_live: the slot of block nothing holds nothing/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 8: bytes from one instance of ring.{i} to the next.
-constexpr long long ring_shardsF32Stride_world8 = 128;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long ring_gradientShardsF32Stride_world8 = 128;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long ring_momentsF32Stride_world8 = 128;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(ring_shardsF32Stride_world8 == ring_f32_shard_world8 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_gradientShardsF32Stride_world8 == ring_f32_shard_world8 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_momentsF32Stride_world8 == ring_f32_shard_world8 * 4,
-              "blocks.repeat: an instance of ring.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 8: where a rank has bucket ring.{i}/f32, in bytes from the start of an arena.
-constexpr long long ring_f32_shardFirst_world8 = 512;  // bytes into shards of f32; nothing_f32_shardOffset_world8 + nothing_f32_shard_world8 * 4; shard
-constexpr long long ring_f32_gradientShardFirst_world8 = 512;  // bytes into gradient shards of f32; nothing_f32_gradientShardOffset_world8 + nothing_f32_shard_world8 * 4; gradients
-constexpr long long ring_f32_moment1First_world8 = 512;  // bytes into moments of f32; nothing_f32_moment1Offset_world8 + nothing_f32_shard_world8 * 4; optimizer
-constexpr long long ring_f32_gatheredBytes_world8 = 1024;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long ring_f32_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long ring_f32_shardOffset_world8(long long i) { return ring_f32_shardFirst_world8 + i * ring_shardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long ring_f32_gradientShardOffset_world8(long long i) { return ring_f32_gradientShardFirst_world8 + i * ring_gradientShardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long ring_f32_moment1Offset_world8(long long i) { return ring_f32_moment1First_world8 + i * ring_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long ring_f32_slotOffset_world8(long long i) { return slotStartWorld8((ring_position + i) % maxLive) + ring_f32_blockOffset_world8; }
-static_assert(ring_f32_shardFirst_world8 == nothing_f32_shardOffset_world8 + nothing_f32_shard_world8 * 4,
-              "shard: the shard of ring.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gradientShardFirst_world8 == nothing_f32_gradientShardOffset_world8 + nothing_f32_shard_world8 * 4,
-              "gradients: the gradient shard of ring.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_moment1First_world8 == nothing_f32_moment1Offset_world8 + nothing_f32_shard_world8 * 4,
-              "optimizer: the moment1 of ring.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gatheredBytes_world8 == world8 * ring_f32_shard_world8 * 4,
-              "topology.world: the gathered copy of ring.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of ring.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld8(ring_position % maxLive) >= ring_f32_blockOffset_world8 + ring_f32_gatheredBytes_world8,
-              "gather.max_live: the slot of block ring.{i} holds ring.{i}/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 8: where a rank has bucket last/f32, in bytes from the start of an arena.
-constexpr long long last_f32_shardOffset_world8 = 1152;  // bytes into shards of f32; ring_f32_shardFirst_world8 + RingLen * ring_shardsF32Stride_world8; shard
-constexpr long long last_f32_gradientShardOffset_world8 = 1152;  // bytes into gradient shards of f32; ring_f32_gradientShardFirst_world8 + RingLen * ring_gradientShardsF32Stride_world8; gradients
-constexpr long long last_f32_moment1Offset_world8 = 1152;  // bytes into moments of f32; ring_f32_moment1First_world8 + RingLen * ring_momentsF32Stride_world8; optimizer
-constexpr long long last_f32_gatheredBytes_world8 = 1024;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long last_f32_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long last_f32_slotOffset_world8 = slotStartWorld8(last_position % maxLive) + last_f32_blockOffset_world8;
-static_assert(last_f32_shardOffset_world8 == ring_f32_shardFirst_world8 + RingLen * ring_shardsF32Stride_world8,
-              "shard: the shard of last/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gradientShardOffset_world8 == ring_f32_gradientShardFirst_world8 + RingLen * ring_gradientShardsF32Stride_world8,
-              "gradients: the gradient shard of last/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_moment1Offset_world8 == ring_f32_moment1First_world8 + RingLen * ring_momentsF32Stride_world8,
-              "optimizer: the moment1 of last/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gatheredBytes_world8 == world8 * last_f32_shard_world8 * 4,
-              "topology.world: the gathered copy of last/f32 is the shards of all ranks; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of last/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotBytesWorld8(last_position % maxLive) >= last_f32_blockOffset_world8 + last_f32_gatheredBytes_world8,
-              "gather.max_live: the slot of block last holds last/f32; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 8: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld8.
-constexpr long long first__f32_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of first/f32; its start; gradients.slots
-constexpr long long first__gradientBytes_world8 = 4096;  // bytes of all gradients of a block first; first__f32_gradientOffset_world8 + first__f32_gatheredBytes_world8; gradients.slots
-constexpr long long nothing_f32_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of nothing/f32; its start; gradients.slots
-constexpr long long nothing_gradientBytes_world8 = 0;  // bytes of all gradients of a block nothing; nothing_f32_gradientOffset_world8 + nothing_f32_gatheredBytes_world8; gradients.slots
-constexpr long long ring_f32_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of ring.{i}/f32; its start; gradients.slots
-constexpr long long ring_gradientBytes_world8 = 1024;  // bytes of all gradients of a block ring.{i}; ring_f32_gradientOffset_world8 + ring_f32_gatheredBytes_world8; gradients.slots
-constexpr long long last_f32_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of last/f32; its start; gradients.slots
-constexpr long long last_gradientBytes_world8 = 1024;  // bytes of all gradients of a block last; last_f32_gradientOffset_world8 + last_f32_gatheredBytes_world8; gradients.slots
-constexpr long long gradientBufferBytesWorld8 = 4096;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(first__f32_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of first/f32 in block first starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(first__gradientBytes_world8 == first__f32_gradientOffset_world8 + first__f32_gatheredBytes_world8,
-              "gradients.slots: the gradients of block first end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_f32_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of nothing/f32 in block nothing starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(nothing_gradientBytes_world8 == nothing_f32_gradientOffset_world8 + nothing_f32_gatheredBytes_world8,
-              "gradients.slots: the gradients of block nothing end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_f32_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of ring.{i}/f32 in block ring.{i} starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(ring_gradientBytes_world8 == ring_f32_gradientOffset_world8 + ring_f32_gatheredBytes_world8,
-              "gradients.slots: the gradients of block ring.{i} end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_f32_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of last/f32 in block last starts where the one before it ends; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(last_gradientBytes_world8 == last_f32_gradientOffset_world8 + last_f32_gatheredBytes_world8,
-              "gradients.slots: the gradients of block last end where the last of them does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientBufferBytesWorld8 == larger(larger(larger(larger(0, first__gradientBytes_world8), nothing_gradientBytes_world8), ring_gradientBytes_world8), last_gradientBytes_world8),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 8: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld8 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld8 = 512;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld8 = 128;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld8 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(wireShardBytesWorld8 == roundUp(larger(larger(larger(larger(0, first__f32_shard_world8 * 4), nothing_f32_shard_world8 * 4), ring_f32_shard_world8 * 4), last_f32_shard_world8 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 8: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld8 = 1280;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld8 = 1280;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld8 = 1280;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld8 = 6144;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld8 = 4096;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld8 = 512;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld8 = 256;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld8 == last_f32_shardOffset_world8 + last_f32_shard_world8 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(momentsF32BytesWorld8 == last_f32_moment1Offset_world8 + last_f32_shard_world8 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientShardsF32BytesWorld8 == last_f32_gradientShardOffset_world8 + last_f32_shard_world8 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(slotsBytesWorld8 == slotStartWorld8(maxLive),
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(gradientBuffersBytesWorld8 == gradientSlots * gradientBufferBytesWorld8,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(stagingBytesWorld8 == wireFullBytesWorld8 + wireShardBytesWorld8,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(scratchBytesWorld8 == partialsStart + partialsBytesWorld8,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate oddshapes.yaml");
-static_assert(peakBytesWorld8 == shardsF32BytesWorld8 + momentsF32BytesWorld8 + gradientShardsF32BytesWorld8 + slotsBytesWorld8 + gradientBuffersBytesWorld8 + stagingBytesWorld8 + scratchBytesWorld8,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate oddshapes.yaml");
-
-// World 8: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld8(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld8});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld8});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld8});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld8});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld8});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld8});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld8});
-}
-template <class Visit>
-void eachBucketWorld8(Visit visit) {
-  visit(BucketPlace{"first/f32", 0, first__f32_shard_world8, first__f32_shardOffset_world8, -1, first__f32_moment1Offset_world8, -1, first__f32_gradientShardOffset_world8, first__f32_slotOffset_world8, first__f32_gatheredBytes_world8});
-  visit(BucketPlace{"nothing/f32", 0, nothing_f32_shard_world8, nothing_f32_shardOffset_world8, -1, nothing_f32_moment1Offset_world8, -1, nothing_f32_gradientShardOffset_world8, nothing_f32_slotOffset_world8, nothing_f32_gatheredBytes_world8});
-  for (long long i = 0; i < RingLen; i++) {
-    visit(BucketPlace{"ring.{i}/f32", i, ring_f32_shard_world8, ring_f32_shardOffset_world8(i), -1, ring_f32_moment1Offset_world8(i), -1, ring_f32_gradientShardOffset_world8(i), ring_f32_slotOffset_world8(i), ring_f32_gatheredBytes_world8});
-  }
-  visit(BucketPlace{"last/f32", 0, last_f32_shard_world8, last_f32_shardOffset_world8, -1, last_f32_moment1Offset_world8, -1, last_f32_gradientShardOffset_world8, last_f32_slotOffset_world8, last_f32_gatheredBytes_world8});
-}
-template <class Visit>
-void eachGradientWorld8(Visit visit) {
-  visit(GradientPlace{"first", 0, "first/f32", first__f32_gradientOffset_world8, first__f32_gatheredBytes_world8});
-  visit(GradientPlace{"nothing", 0, "nothing/f32", nothing_f32_gradientOffset_world8, nothing_f32_gatheredBytes_world8});
-  for (long long i = 0; i < RingLen; i++) {
-    visit(GradientPlace{"ring.{i}", i, "ring.{i}/f32", ring_f32_gradientOffset_world8, ring_f32_gatheredBytes_world8});
-  }
-  visit(GradientPlace{"last", 0, "last/f32", last_f32_gradientOffset_world8, last_f32_gatheredBytes_world8});
-}
+// Every rule, at every world size.
+static_assert(World<1>::world == 1 && World<2>::world == 2 && World<3>::world == 3 && World<4>::world == 4 && World<8>::world == 8,
+              "topology.world: the world sizes are those of the spec" SHARDGEN_FIX);
 
 }  // namespace shardgen::models::oddshapes
+#undef SHARDGEN_FIX

@@ -17,309 +17,287 @@ import (
 // `go tool shardgen generate oddshapes.yaml`.
 const _ = abi.RunShardgenGenerate_Version1
 
+// Behind constants stand rules that the compiler checks: uint64(x - y) is a constant
+// only where x >= y, and -uint64(x - y) only where x == y. A line that does not
+// compile is a rule that the constants break: they were edited by hand, or merged
+// from two versions. Fix: run `go tool shardgen generate oddshapes.yaml`.
+
 // The blocks ring.{i}: i = 3..7.
 const (
-	RingFirst = 3
-	RingLen   = 5
-	// the last index is First + Len - 1; if not, generate again
+	RingFirst = 3 // the first index; blocks.repeat
+	RingLen   = 5 // blocks; blocks.repeat
+
+	// blocks.repeat: the last index of ring.{i} is First + Len - 1; if not, generate again
 	_ = -uint64(RingFirst + RingLen - 1 - 7)
 )
 
 // What holds for all buckets.
 const (
-	alignBytes    int64 = 128 // bytes; every payload and every start in a bucket is a multiple of it
-	maxLive       int64 = 3   // gather slots; the block at position p uses slot p mod maxLive
-	prefetch      int64 = 2   // blocks gathered ahead of the trainer
-	gradientSlots int64 = 1   // full-size gradient buffers
+	alignBytes    int64 = 128 // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
+	maxLive       int64 = 3   // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
+	prefetch      int64 = 2   // blocks gathered ahead of the trainer; gather.prefetch
+	gradientSlots int64 = 1   // full-size gradient buffers; gradients.slots
 
-	world1          int64 = 1     // ranks
-	restBytesWorld1 int64 = 21888 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 33280 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world2          int64 = 2     // ranks
-	restBytesWorld2 int64 = 12288 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld2 int64 = 22656 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world3          int64 = 3     // ranks
-	restBytesWorld3 int64 = 8448  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld3 int64 = 18688 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world4          int64 = 4     // ranks
-	restBytesWorld4 int64 = 7296  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld4 int64 = 17664 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world8          int64 = 8     // ranks
-	restBytesWorld8 int64 = 3840  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld8 int64 = 14848 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-)
-
-// What the compiler checks. uint64(x - y) is a constant only where x >= y, and
-// -uint64(x - y) only where x == y. A line that does not compile is a rule that
-// the constants break: they were edited by hand, or merged from two versions. Fix:
-// run `go tool shardgen generate oddshapes.yaml`.
-const (
-	// max_live >= 1 + prefetch: the blocks gathered ahead need slots besides the one in use; if not, generate again
+	// shard.align_bytes: 16 or more, because kernels use 16-byte accesses; if not, generate again
+	_ = uint64(alignBytes - 16)
+	// shard.align_bytes: a power of two, 65536 at most; if not, generate again
+	_ = -uint64(65536%alignBytes - 0)
+	// gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, generate again
 	_ = uint64(maxLive - (1 + prefetch))
-	// a backward pass needs a gradient buffer; if not, generate again
+	// gradients.slots: a backward pass needs a gradient buffer; if not, generate again
 	_ = uint64(gradientSlots - 1)
-	// the constant's name says its world size; if not, generate again
+)
+
+// The world sizes.
+const (
+	world1 int64 = 1 // ranks; topology.world
+	world2 int64 = 2 // ranks; topology.world
+	world3 int64 = 3 // ranks; topology.world
+	world4 int64 = 4 // ranks; topology.world
+	world8 int64 = 8 // ranks; topology.world
+
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world1 - 1)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld1 - restBytesWorld1)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world2 - 2)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld2 - restBytesWorld2)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world3 - 3)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld3 - restBytesWorld3)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world4 - 4)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld4 - restBytesWorld4)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world8 - 8)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld8 - restBytesWorld8)
 )
 
-// Bucket first/f32, trainable: 5 parameters of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket first/f32, trainable: 4 bytes an element.
 const (
-	first__f32_unit int64 = 32 // elements; alignBytes/4
+	first__f32_unit            int64 = 32  // elements; alignBytes / 4; shard.align_bytes
+	first__numel_Temperature   int64 = 1   // elements of temperature; 1; blocks.params.shape
+	first__start_Temperature   int64 = 0   // elements; 0; blocks.params
+	first__numel_Empty_Rows    int64 = 0   // elements of empty.rows; 0; blocks.params.shape
+	first__start_Empty_Rows    int64 = 32  // elements; roundUp(first__start_Temperature + first__numel_Temperature, first__f32_unit); blocks.params
+	first__numel_Five          int64 = 5   // elements of five; 5; blocks.params.shape
+	first__start_Five          int64 = 32  // elements; roundUp(first__start_Empty_Rows + first__numel_Empty_Rows, first__f32_unit); blocks.params
+	first__numel_Empty_Columns int64 = 0   // elements of empty.columns; 0; blocks.params.shape
+	first__start_Empty_Columns int64 = 64  // elements; roundUp(first__start_Five + first__numel_Five, first__f32_unit); blocks.params
+	first__numel_Prime         int64 = 707 // elements of prime; 101 * 7; blocks.params.shape
+	first__start_Prime         int64 = 64  // elements; roundUp(first__start_Empty_Columns + first__numel_Empty_Columns, first__f32_unit); blocks.params
+	first__f32_end             int64 = 800 // elements; roundUp(first__start_Prime + first__numel_Prime, first__f32_unit); blocks.params
 
-	first__numel_Temperature int64 = 1 // elements of temperature; a scalar
-	first__start_Temperature int64 = 0 // elements; the bucket's start
-
-	first__numel_Empty_Rows int64 = 0  // elements of empty.rows; 0
-	first__start_Empty_Rows int64 = 32 // elements; roundup(first__start_Temperature + first__numel_Temperature, unit)
-
-	first__numel_Five int64 = 5  // elements of five; 5
-	first__start_Five int64 = 32 // elements; roundup(first__start_Empty_Rows + first__numel_Empty_Rows, unit)
-
-	first__numel_Empty_Columns int64 = 0  // elements of empty.columns; 0
-	first__start_Empty_Columns int64 = 64 // elements; roundup(first__start_Five + first__numel_Five, unit)
-
-	first__numel_Prime int64 = 707 // elements of prime; 101*7
-	first__start_Prime int64 = 64  // elements; roundup(first__start_Empty_Columns + first__numel_Empty_Columns, unit)
-
-	first__f32_end          int64 = 800 // elements; roundup(first__start_Prime + first__numel_Prime, unit)
-	first__f32_shard_world1 int64 = 800 // elements of each rank; roundup(ceil(end/1), unit)
-	first__f32_shard_world2 int64 = 416 // elements of each rank; roundup(ceil(end/2), unit)
-	first__f32_shard_world3 int64 = 288 // elements of each rank; roundup(ceil(end/3), unit)
-	first__f32_shard_world4 int64 = 224 // elements of each rank; roundup(ceil(end/4), unit)
-	first__f32_shard_world8 int64 = 128 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket first/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of first/f32 is align_bytes long; if not, generate again
 	_ = -uint64(first__f32_unit*4 - alignBytes)
-	// numel of temperature is the product of its shape, scalar; if not, generate again
+	// blocks.params.shape: numel of temperature is the product of the dimensions; if not, generate again
 	_ = -uint64(first__numel_Temperature - 1)
-	// temperature starts the bucket; if not, generate again
+	// blocks.params: temperature starts the bucket; if not, generate again
 	_ = -uint64(first__start_Temperature - 0)
-	// numel of empty.rows is the product of its shape, [0, 8]; if not, generate again
+	// blocks.params.shape: numel of empty.rows is the product of the dimensions; if not, generate again
 	_ = -uint64(first__numel_Empty_Rows - 0)
-	// empty.rows starts where temperature ends, rounded up to the unit; if not, generate again
+	// blocks.params: empty.rows starts where temperature ends, rounded up to the unit; if not, generate again
 	_ = -uint64(first__start_Empty_Rows - (first__start_Temperature+first__numel_Temperature+first__f32_unit-1)/first__f32_unit*first__f32_unit)
-	// numel of five is the product of its shape, [5]; if not, generate again
+	// blocks.params.shape: numel of five is the product of the dimensions; if not, generate again
 	_ = -uint64(first__numel_Five - 5)
-	// five starts where empty.rows ends, rounded up to the unit; if not, generate again
+	// blocks.params: five starts where empty.rows ends, rounded up to the unit; if not, generate again
 	_ = -uint64(first__start_Five - (first__start_Empty_Rows+first__numel_Empty_Rows+first__f32_unit-1)/first__f32_unit*first__f32_unit)
-	// numel of empty.columns is the product of its shape, [8, 0]; if not, generate again
+	// blocks.params.shape: numel of empty.columns is the product of the dimensions; if not, generate again
 	_ = -uint64(first__numel_Empty_Columns - 0)
-	// empty.columns starts where five ends, rounded up to the unit; if not, generate again
+	// blocks.params: empty.columns starts where five ends, rounded up to the unit; if not, generate again
 	_ = -uint64(first__start_Empty_Columns - (first__start_Five+first__numel_Five+first__f32_unit-1)/first__f32_unit*first__f32_unit)
-	// numel of prime is the product of its shape, [101, 7]; if not, generate again
+	// blocks.params.shape: numel of prime is the product of the dimensions; if not, generate again
 	_ = -uint64(first__numel_Prime - 101*7)
-	// prime starts where empty.columns ends, rounded up to the unit; if not, generate again
+	// blocks.params: prime starts where empty.columns ends, rounded up to the unit; if not, generate again
 	_ = -uint64(first__start_Prime - (first__start_Empty_Columns+first__numel_Empty_Columns+first__f32_unit-1)/first__f32_unit*first__f32_unit)
-	// the bucket ends where prime ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket first/f32 ends where prime ends, rounded up to the unit; if not, generate again
 	_ = -uint64(first__f32_end - (first__start_Prime+first__numel_Prime+first__f32_unit-1)/first__f32_unit*first__f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(first__f32_shard_world1 - (first__f32_end/first__f32_unit+world1-1)/world1*first__f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(first__f32_shard_world2 - (first__f32_end/first__f32_unit+world2-1)/world2*first__f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(first__f32_shard_world3 - (first__f32_end/first__f32_unit+world3-1)/world3*first__f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(first__f32_shard_world4 - (first__f32_end/first__f32_unit+world4-1)/world4*first__f32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(first__f32_shard_world8 - (first__f32_end/first__f32_unit+world8-1)/world8*first__f32_unit)
 )
 
-// Bucket nothing/f32, trainable: 2 parameters of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket nothing/f32, trainable: 4 bytes an element.
 const (
-	nothing_f32_unit int64 = 32 // elements; alignBytes/4
+	nothing_f32_unit int64 = 32 // elements; alignBytes / 4; shard.align_bytes
+	nothing_numel_A  int64 = 0  // elements of nothing.a; 0; blocks.params.shape
+	nothing_start_A  int64 = 0  // elements; 0; blocks.params
+	nothing_numel_B  int64 = 0  // elements of nothing.b; 0; blocks.params.shape
+	nothing_start_B  int64 = 0  // elements; roundUp(nothing_start_A + nothing_numel_A, nothing_f32_unit); blocks.params
+	nothing_f32_end  int64 = 0  // elements; roundUp(nothing_start_B + nothing_numel_B, nothing_f32_unit); blocks.params
 
-	nothing_numel_A int64 = 0 // elements of nothing.a; 0
-	nothing_start_A int64 = 0 // elements; the bucket's start
-
-	nothing_numel_B int64 = 0 // elements of nothing.b; 0
-	nothing_start_B int64 = 0 // elements; roundup(nothing_start_A + nothing_numel_A, unit)
-
-	nothing_f32_end          int64 = 0 // elements; roundup(nothing_start_B + nothing_numel_B, unit)
-	nothing_f32_shard_world1 int64 = 0 // elements of each rank; roundup(ceil(end/1), unit)
-	nothing_f32_shard_world2 int64 = 0 // elements of each rank; roundup(ceil(end/2), unit)
-	nothing_f32_shard_world3 int64 = 0 // elements of each rank; roundup(ceil(end/3), unit)
-	nothing_f32_shard_world4 int64 = 0 // elements of each rank; roundup(ceil(end/4), unit)
-	nothing_f32_shard_world8 int64 = 0 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket nothing/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of nothing/f32 is align_bytes long; if not, generate again
 	_ = -uint64(nothing_f32_unit*4 - alignBytes)
-	// numel of nothing.a is the product of its shape, [0]; if not, generate again
+	// blocks.params.shape: numel of nothing.a is the product of the dimensions; if not, generate again
 	_ = -uint64(nothing_numel_A - 0)
-	// nothing.a starts the bucket; if not, generate again
+	// blocks.params: nothing.a starts the bucket; if not, generate again
 	_ = -uint64(nothing_start_A - 0)
-	// numel of nothing.b is the product of its shape, [3, 0, 2]; if not, generate again
+	// blocks.params.shape: numel of nothing.b is the product of the dimensions; if not, generate again
 	_ = -uint64(nothing_numel_B - 0)
-	// nothing.b starts where nothing.a ends, rounded up to the unit; if not, generate again
+	// blocks.params: nothing.b starts where nothing.a ends, rounded up to the unit; if not, generate again
 	_ = -uint64(nothing_start_B - (nothing_start_A+nothing_numel_A+nothing_f32_unit-1)/nothing_f32_unit*nothing_f32_unit)
-	// the bucket ends where nothing.b ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket nothing/f32 ends where nothing.b ends, rounded up to the unit; if not, generate again
 	_ = -uint64(nothing_f32_end - (nothing_start_B+nothing_numel_B+nothing_f32_unit-1)/nothing_f32_unit*nothing_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(nothing_f32_shard_world1 - (nothing_f32_end/nothing_f32_unit+world1-1)/world1*nothing_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(nothing_f32_shard_world2 - (nothing_f32_end/nothing_f32_unit+world2-1)/world2*nothing_f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(nothing_f32_shard_world3 - (nothing_f32_end/nothing_f32_unit+world3-1)/world3*nothing_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(nothing_f32_shard_world4 - (nothing_f32_end/nothing_f32_unit+world4-1)/world4*nothing_f32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(nothing_f32_shard_world8 - (nothing_f32_end/nothing_f32_unit+world8-1)/world8*nothing_f32_unit)
 )
 
-// Bucket ring.{i}/f32, trainable: 4 parameters of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket ring.{i}/f32, trainable: 4 bytes an element.
 const (
-	ring_f32_unit int64 = 32 // elements; alignBytes/4
+	ring_f32_unit    int64 = 32  // elements; alignBytes / 4; shard.align_bytes
+	ring_numel_Below int64 = 31  // elements of ring.{i}.below; 31; blocks.params.shape
+	ring_start_Below int64 = 0   // elements; 0; blocks.params
+	ring_numel_At    int64 = 32  // elements of ring.{i}.at; 32; blocks.params.shape
+	ring_start_At    int64 = 32  // elements; roundUp(ring_start_Below + ring_numel_Below, ring_f32_unit); blocks.params
+	ring_numel_Above int64 = 33  // elements of ring.{i}.above; 33; blocks.params.shape
+	ring_start_Above int64 = 64  // elements; roundUp(ring_start_At + ring_numel_At, ring_f32_unit); blocks.params
+	ring_numel_One   int64 = 1   // elements of ring.{i}.one; 1 * 1; blocks.params.shape
+	ring_start_One   int64 = 128 // elements; roundUp(ring_start_Above + ring_numel_Above, ring_f32_unit); blocks.params
+	ring_f32_end     int64 = 160 // elements; roundUp(ring_start_One + ring_numel_One, ring_f32_unit); blocks.params
 
-	ring_numel_Below int64 = 31 // elements of ring.{i}.below; 31
-	ring_start_Below int64 = 0  // elements; the bucket's start
-
-	ring_numel_At int64 = 32 // elements of ring.{i}.at; 32
-	ring_start_At int64 = 32 // elements; roundup(ring_start_Below + ring_numel_Below, unit)
-
-	ring_numel_Above int64 = 33 // elements of ring.{i}.above; 33
-	ring_start_Above int64 = 64 // elements; roundup(ring_start_At + ring_numel_At, unit)
-
-	ring_numel_One int64 = 1   // elements of ring.{i}.one; 1*1
-	ring_start_One int64 = 128 // elements; roundup(ring_start_Above + ring_numel_Above, unit)
-
-	ring_f32_end          int64 = 160 // elements; roundup(ring_start_One + ring_numel_One, unit)
-	ring_f32_shard_world1 int64 = 160 // elements of each rank; roundup(ceil(end/1), unit)
-	ring_f32_shard_world2 int64 = 96  // elements of each rank; roundup(ceil(end/2), unit)
-	ring_f32_shard_world3 int64 = 64  // elements of each rank; roundup(ceil(end/3), unit)
-	ring_f32_shard_world4 int64 = 64  // elements of each rank; roundup(ceil(end/4), unit)
-	ring_f32_shard_world8 int64 = 32  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket ring.{i}/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of ring.{i}/f32 is align_bytes long; if not, generate again
 	_ = -uint64(ring_f32_unit*4 - alignBytes)
-	// numel of ring.{i}.below is the product of its shape, [31]; if not, generate again
+	// blocks.params.shape: numel of ring.{i}.below is the product of the dimensions; if not, generate again
 	_ = -uint64(ring_numel_Below - 31)
-	// ring.{i}.below starts the bucket; if not, generate again
+	// blocks.params: ring.{i}.below starts the bucket; if not, generate again
 	_ = -uint64(ring_start_Below - 0)
-	// numel of ring.{i}.at is the product of its shape, [32]; if not, generate again
+	// blocks.params.shape: numel of ring.{i}.at is the product of the dimensions; if not, generate again
 	_ = -uint64(ring_numel_At - 32)
-	// ring.{i}.at starts where ring.{i}.below ends, rounded up to the unit; if not, generate again
+	// blocks.params: ring.{i}.at starts where ring.{i}.below ends, rounded up to the unit; if not, generate again
 	_ = -uint64(ring_start_At - (ring_start_Below+ring_numel_Below+ring_f32_unit-1)/ring_f32_unit*ring_f32_unit)
-	// numel of ring.{i}.above is the product of its shape, [33]; if not, generate again
+	// blocks.params.shape: numel of ring.{i}.above is the product of the dimensions; if not, generate again
 	_ = -uint64(ring_numel_Above - 33)
-	// ring.{i}.above starts where ring.{i}.at ends, rounded up to the unit; if not, generate again
+	// blocks.params: ring.{i}.above starts where ring.{i}.at ends, rounded up to the unit; if not, generate again
 	_ = -uint64(ring_start_Above - (ring_start_At+ring_numel_At+ring_f32_unit-1)/ring_f32_unit*ring_f32_unit)
-	// numel of ring.{i}.one is the product of its shape, [1, 1]; if not, generate again
+	// blocks.params.shape: numel of ring.{i}.one is the product of the dimensions; if not, generate again
 	_ = -uint64(ring_numel_One - 1*1)
-	// ring.{i}.one starts where ring.{i}.above ends, rounded up to the unit; if not, generate again
+	// blocks.params: ring.{i}.one starts where ring.{i}.above ends, rounded up to the unit; if not, generate again
 	_ = -uint64(ring_start_One - (ring_start_Above+ring_numel_Above+ring_f32_unit-1)/ring_f32_unit*ring_f32_unit)
-	// the bucket ends where ring.{i}.one ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket ring.{i}/f32 ends where ring.{i}.one ends, rounded up to the unit; if not, generate again
 	_ = -uint64(ring_f32_end - (ring_start_One+ring_numel_One+ring_f32_unit-1)/ring_f32_unit*ring_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(ring_f32_shard_world1 - (ring_f32_end/ring_f32_unit+world1-1)/world1*ring_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(ring_f32_shard_world2 - (ring_f32_end/ring_f32_unit+world2-1)/world2*ring_f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(ring_f32_shard_world3 - (ring_f32_end/ring_f32_unit+world3-1)/world3*ring_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(ring_f32_shard_world4 - (ring_f32_end/ring_f32_unit+world4-1)/world4*ring_f32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(ring_f32_shard_world8 - (ring_f32_end/ring_f32_unit+world8-1)/world8*ring_f32_unit)
 )
 
-// Bucket last/f32, trainable: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket last/f32, trainable: 4 bytes an element.
 const (
-	last_f32_unit int64 = 32 // elements; alignBytes/4
+	last_f32_unit     int64 = 32  // elements; alignBytes / 4; shard.align_bytes
+	last_numel_Weight int64 = 221 // elements of last.weight; 13 * 17; blocks.params.shape
+	last_start_Weight int64 = 0   // elements; 0; blocks.params
+	last_f32_end      int64 = 224 // elements; roundUp(last_start_Weight + last_numel_Weight, last_f32_unit); blocks.params
 
-	last_numel_Weight int64 = 221 // elements of last.weight; 13*17
-	last_start_Weight int64 = 0   // elements; the bucket's start
-
-	last_f32_end          int64 = 224 // elements; roundup(last_start_Weight + last_numel_Weight, unit)
-	last_f32_shard_world1 int64 = 224 // elements of each rank; roundup(ceil(end/1), unit)
-	last_f32_shard_world2 int64 = 128 // elements of each rank; roundup(ceil(end/2), unit)
-	last_f32_shard_world3 int64 = 96  // elements of each rank; roundup(ceil(end/3), unit)
-	last_f32_shard_world4 int64 = 64  // elements of each rank; roundup(ceil(end/4), unit)
-	last_f32_shard_world8 int64 = 32  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket last/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of last/f32 is align_bytes long; if not, generate again
 	_ = -uint64(last_f32_unit*4 - alignBytes)
-	// numel of last.weight is the product of its shape, [13, 17]; if not, generate again
+	// blocks.params.shape: numel of last.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(last_numel_Weight - 13*17)
-	// last.weight starts the bucket; if not, generate again
+	// blocks.params: last.weight starts the bucket; if not, generate again
 	_ = -uint64(last_start_Weight - 0)
-	// the bucket ends where last.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket last/f32 ends where last.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(last_f32_end - (last_start_Weight+last_numel_Weight+last_f32_unit-1)/last_f32_unit*last_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
+)
+
+// What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+const (
+	first__f32_shard_world1  int64 = 800 // elements; ceilDiv(first__f32_end / first__f32_unit, world1) * first__f32_unit; topology.world
+	first__f32_shard_world2  int64 = 416 // elements; ceilDiv(first__f32_end / first__f32_unit, world2) * first__f32_unit; topology.world
+	first__f32_shard_world3  int64 = 288 // elements; ceilDiv(first__f32_end / first__f32_unit, world3) * first__f32_unit; topology.world
+	first__f32_shard_world4  int64 = 224 // elements; ceilDiv(first__f32_end / first__f32_unit, world4) * first__f32_unit; topology.world
+	first__f32_shard_world8  int64 = 128 // elements; ceilDiv(first__f32_end / first__f32_unit, world8) * first__f32_unit; topology.world
+	nothing_f32_shard_world1 int64 = 0   // elements; ceilDiv(nothing_f32_end / nothing_f32_unit, world1) * nothing_f32_unit; topology.world
+	nothing_f32_shard_world2 int64 = 0   // elements; ceilDiv(nothing_f32_end / nothing_f32_unit, world2) * nothing_f32_unit; topology.world
+	nothing_f32_shard_world3 int64 = 0   // elements; ceilDiv(nothing_f32_end / nothing_f32_unit, world3) * nothing_f32_unit; topology.world
+	nothing_f32_shard_world4 int64 = 0   // elements; ceilDiv(nothing_f32_end / nothing_f32_unit, world4) * nothing_f32_unit; topology.world
+	nothing_f32_shard_world8 int64 = 0   // elements; ceilDiv(nothing_f32_end / nothing_f32_unit, world8) * nothing_f32_unit; topology.world
+	ring_f32_shard_world1    int64 = 160 // elements; ceilDiv(ring_f32_end / ring_f32_unit, world1) * ring_f32_unit; topology.world
+	ring_f32_shard_world2    int64 = 96  // elements; ceilDiv(ring_f32_end / ring_f32_unit, world2) * ring_f32_unit; topology.world
+	ring_f32_shard_world3    int64 = 64  // elements; ceilDiv(ring_f32_end / ring_f32_unit, world3) * ring_f32_unit; topology.world
+	ring_f32_shard_world4    int64 = 64  // elements; ceilDiv(ring_f32_end / ring_f32_unit, world4) * ring_f32_unit; topology.world
+	ring_f32_shard_world8    int64 = 32  // elements; ceilDiv(ring_f32_end / ring_f32_unit, world8) * ring_f32_unit; topology.world
+	last_f32_shard_world1    int64 = 224 // elements; ceilDiv(last_f32_end / last_f32_unit, world1) * last_f32_unit; topology.world
+	last_f32_shard_world2    int64 = 128 // elements; ceilDiv(last_f32_end / last_f32_unit, world2) * last_f32_unit; topology.world
+	last_f32_shard_world3    int64 = 96  // elements; ceilDiv(last_f32_end / last_f32_unit, world3) * last_f32_unit; topology.world
+	last_f32_shard_world4    int64 = 64  // elements; ceilDiv(last_f32_end / last_f32_unit, world4) * last_f32_unit; topology.world
+	last_f32_shard_world8    int64 = 32  // elements; ceilDiv(last_f32_end / last_f32_unit, world8) * last_f32_unit; topology.world
+
+	// topology.world: a shard of first/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(first__f32_shard_world1 - (first__f32_end/first__f32_unit+world1-1)/world1*first__f32_unit)
+	// topology.world: a shard of first/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(first__f32_shard_world2 - (first__f32_end/first__f32_unit+world2-1)/world2*first__f32_unit)
+	// topology.world: a shard of first/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(first__f32_shard_world3 - (first__f32_end/first__f32_unit+world3-1)/world3*first__f32_unit)
+	// topology.world: a shard of first/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(first__f32_shard_world4 - (first__f32_end/first__f32_unit+world4-1)/world4*first__f32_unit)
+	// topology.world: a shard of first/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(first__f32_shard_world8 - (first__f32_end/first__f32_unit+world8-1)/world8*first__f32_unit)
+	// topology.world: a shard of nothing/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(nothing_f32_shard_world1 - (nothing_f32_end/nothing_f32_unit+world1-1)/world1*nothing_f32_unit)
+	// topology.world: a shard of nothing/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(nothing_f32_shard_world2 - (nothing_f32_end/nothing_f32_unit+world2-1)/world2*nothing_f32_unit)
+	// topology.world: a shard of nothing/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(nothing_f32_shard_world3 - (nothing_f32_end/nothing_f32_unit+world3-1)/world3*nothing_f32_unit)
+	// topology.world: a shard of nothing/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(nothing_f32_shard_world4 - (nothing_f32_end/nothing_f32_unit+world4-1)/world4*nothing_f32_unit)
+	// topology.world: a shard of nothing/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(nothing_f32_shard_world8 - (nothing_f32_end/nothing_f32_unit+world8-1)/world8*nothing_f32_unit)
+	// topology.world: a shard of ring.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(ring_f32_shard_world1 - (ring_f32_end/ring_f32_unit+world1-1)/world1*ring_f32_unit)
+	// topology.world: a shard of ring.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(ring_f32_shard_world2 - (ring_f32_end/ring_f32_unit+world2-1)/world2*ring_f32_unit)
+	// topology.world: a shard of ring.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(ring_f32_shard_world3 - (ring_f32_end/ring_f32_unit+world3-1)/world3*ring_f32_unit)
+	// topology.world: a shard of ring.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(ring_f32_shard_world4 - (ring_f32_end/ring_f32_unit+world4-1)/world4*ring_f32_unit)
+	// topology.world: a shard of ring.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(ring_f32_shard_world8 - (ring_f32_end/ring_f32_unit+world8-1)/world8*ring_f32_unit)
+	// topology.world: a shard of last/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(last_f32_shard_world1 - (last_f32_end/last_f32_unit+world1-1)/world1*last_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
+	// topology.world: a shard of last/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(last_f32_shard_world2 - (last_f32_end/last_f32_unit+world2-1)/world2*last_f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
+	// topology.world: a shard of last/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(last_f32_shard_world3 - (last_f32_end/last_f32_unit+world3-1)/world3*last_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
+	// topology.world: a shard of last/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(last_f32_shard_world4 - (last_f32_end/last_f32_unit+world4-1)/world4*last_f32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
+	// topology.world: a shard of last/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(last_f32_shard_world8 - (last_f32_end/last_f32_unit+world8-1)/world8*last_f32_unit)
 )
 
-// What the compiler checks of the memory: shard elements times the bytes that a rank
-// keeps for one (parameter + gradient + master + moments), for each bucket of each block.
+// The memory of a rank. What it keeps is shard elements times the bytes for one
+// (parameter, gradient, master, moments), for each bucket of each block.
 const (
-	// a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld1 - (first__f32_shard_world1*(4+4+0+1*4) +
-		nothing_f32_shard_world1*(4+4+0+1*4) +
-		RingLen*ring_f32_shard_world1*(4+4+0+1*4) +
-		last_f32_shard_world1*(4+4+0+1*4)))
-	// a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld2 - (first__f32_shard_world2*(4+4+0+1*4) +
-		nothing_f32_shard_world2*(4+4+0+1*4) +
-		RingLen*ring_f32_shard_world2*(4+4+0+1*4) +
-		last_f32_shard_world2*(4+4+0+1*4)))
-	// a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld3 - (first__f32_shard_world3*(4+4+0+1*4) +
-		nothing_f32_shard_world3*(4+4+0+1*4) +
-		RingLen*ring_f32_shard_world3*(4+4+0+1*4) +
-		last_f32_shard_world3*(4+4+0+1*4)))
-	// a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld4 - (first__f32_shard_world4*(4+4+0+1*4) +
-		nothing_f32_shard_world4*(4+4+0+1*4) +
-		RingLen*ring_f32_shard_world4*(4+4+0+1*4) +
-		last_f32_shard_world4*(4+4+0+1*4)))
-	// a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld8 - (first__f32_shard_world8*(4+4+0+1*4) +
-		nothing_f32_shard_world8*(4+4+0+1*4) +
-		RingLen*ring_f32_shard_world8*(4+4+0+1*4) +
-		last_f32_shard_world8*(4+4+0+1*4)))
+	restBytesWorld1 int64 = 21888 // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld2 int64 = 12288 // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld3 int64 = 8448  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld4 int64 = 7296  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld8 int64 = 3840  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	peakBytesWorld1 int64 = 33280 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 22656 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 18688 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 17664 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld8 int64 = 14848 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld1 - (first__f32_shard_world1*(4+4+4) +
+		nothing_f32_shard_world1*(4+4+4) +
+		RingLen*ring_f32_shard_world1*(4+4+4) +
+		last_f32_shard_world1*(4+4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld2 - (first__f32_shard_world2*(4+4+4) +
+		nothing_f32_shard_world2*(4+4+4) +
+		RingLen*ring_f32_shard_world2*(4+4+4) +
+		last_f32_shard_world2*(4+4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld3 - (first__f32_shard_world3*(4+4+4) +
+		nothing_f32_shard_world3*(4+4+4) +
+		RingLen*ring_f32_shard_world3*(4+4+4) +
+		last_f32_shard_world3*(4+4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld4 - (first__f32_shard_world4*(4+4+4) +
+		nothing_f32_shard_world4*(4+4+4) +
+		RingLen*ring_f32_shard_world4*(4+4+4) +
+		last_f32_shard_world4*(4+4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld8 - (first__f32_shard_world8*(4+4+4) +
+		nothing_f32_shard_world8*(4+4+4) +
+		RingLen*ring_f32_shard_world8*(4+4+4) +
+		last_f32_shard_world8*(4+4+4)))
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld1 - restBytesWorld1)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld2 - restBytesWorld2)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld3 - restBytesWorld3)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld4 - restBytesWorld4)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld8 - restBytesWorld8)
 )
 
 // kernels is zz_kernels.fatbin: what nvcc made of the CUDA source, with a record of which source
@@ -372,7 +350,7 @@ var descriptor = shard.Descriptor{
 		GradSlots:  gradientSlots,
 		Reduce:     dtype.Float32,
 		DivideBy:   0,
-		Optimizer:  layout.Optimizer{Masters: true, Moments: 1},
+		Optimizer:  layout.Optimizer{Kind: layout.MomentumSGD, Masters: true},
 		Worlds:     []int64{world1, world2, world3, world4, world8},
 		Kinds: []layout.Kind{
 			{

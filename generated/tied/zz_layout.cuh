@@ -2,9 +2,11 @@
 //
 // How model tied is sharded and where everything lies: the constants of the
 // Go package, under the same names, and the offsets that its runtime works out,
-// for C++17 and CUDA. Counts and offsets are elements where no bytes are named. A
-// static_assert that fails names a rule that the constants break: they were edited
-// by hand, or merged from two versions.
+// for C++17 and CUDA. What depends on the number of ranks is a member of World<N>:
+// World<8>::restBytes is restBytesWorld8 in Go, and World<8>::a_b is a_b_world8.
+// Counts and offsets are elements where no bytes are named. A static_assert that
+// fails names a rule that the constants break: they were edited by hand, or merged
+// from two versions.
 #pragma once
 
 #ifndef SHARDGEN_FUNCTION
@@ -14,11 +16,15 @@
 #define SHARDGEN_FUNCTION constexpr
 #endif
 #endif
+#define SHARDGEN_FIX "; if not, run go tool shardgen generate tied.yaml"
 
 namespace shardgen::models::tied {
 
-SHARDGEN_FUNCTION long long larger(long long a, long long b) { return a > b ? a : b; }
 SHARDGEN_FUNCTION long long roundUp(long long n, long long unit) { return (n + unit - 1) / unit * unit; }
+SHARDGEN_FUNCTION long long ceilDiv(long long n, long long d) { return (n + d - 1) / d; }
+SHARDGEN_FUNCTION long long largest(long long n) { return n; }
+template <class... More>
+SHARDGEN_FUNCTION long long largest(long long a, long long b, More... more) { return largest(a > b ? a : b, more...); }
 
 // ArenaPlace is one allocation of a rank.
 struct ArenaPlace {
@@ -51,57 +57,91 @@ struct GradientPlace {
 constexpr long long LayerFirst = 0;  // the first index; blocks.repeat
 constexpr long long LayerLen = 3;  // blocks; blocks.repeat
 static_assert(LayerFirst + LayerLen - 1 == 2,
-              "blocks.repeat of layer.{i}: the last index is First + Len - 1; if not, run go tool shardgen generate tied.yaml");
+              "blocks.repeat: the last index of layer.{i} is First + Len - 1" SHARDGEN_FIX);
 
 // What holds for all buckets.
 constexpr long long alignBytes = 32;  // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
 constexpr long long maxLive = 2;  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
 constexpr long long prefetch = 1;  // blocks gathered ahead of the trainer; gather.prefetch
 constexpr long long gradientSlots = 2;  // full-size gradient buffers; gradients.slots
-constexpr long long partialsStart = 64;  // bytes into the arena of scratch, of partial sums; roundup(64, alignBytes); shard.align_bytes
-constexpr long long world1 = 1;  // ranks; topology.world
-constexpr long long restBytesWorld1 = 1312;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld1 = 1920;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world2 = 2;  // ranks; topology.world
-constexpr long long restBytesWorld2 = 800;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld2 = 1504;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world3 = 3;  // ranks; topology.world
-constexpr long long restBytesWorld3 = 800;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld3 = 1792;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world4 = 4;  // ranks; topology.world
-constexpr long long restBytesWorld4 = 800;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld4 = 2080;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world8 = 8;  // ranks; topology.world
-constexpr long long restBytesWorld8 = 800;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld8 = 3232;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-static_assert(alignBytes >= 16 && (alignBytes & (alignBytes - 1)) == 0,
-              "shard.align_bytes: a power of two, 16 or more, because kernels use 16-byte accesses; if not, run go tool shardgen generate tied.yaml");
+static_assert(alignBytes >= 16,
+              "shard.align_bytes: 16 or more, because kernels use 16-byte accesses" SHARDGEN_FIX);
+static_assert(65536LL % alignBytes == 0,
+              "shard.align_bytes: a power of two, 65536 at most" SHARDGEN_FIX);
 static_assert(maxLive >= 1 + prefetch,
-              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, run go tool shardgen generate tied.yaml");
+              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use" SHARDGEN_FIX);
 static_assert(gradientSlots >= 1,
-              "gradients.slots: a backward pass needs a gradient buffer; if not, run go tool shardgen generate tied.yaml");
-static_assert(partialsStart == roundUp(64, alignBytes),
-              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned; if not, run go tool shardgen generate tied.yaml");
-static_assert(world1 == 1,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate tied.yaml");
-static_assert(peakBytesWorld1 >= restBytesWorld1,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate tied.yaml");
-static_assert(world2 == 2,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate tied.yaml");
-static_assert(peakBytesWorld2 >= restBytesWorld2,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate tied.yaml");
-static_assert(world3 == 3,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate tied.yaml");
-static_assert(peakBytesWorld3 >= restBytesWorld3,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate tied.yaml");
-static_assert(world4 == 4,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate tied.yaml");
-static_assert(peakBytesWorld4 >= restBytesWorld4,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate tied.yaml");
-static_assert(world8 == 8,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate tied.yaml");
-static_assert(peakBytesWorld8 >= restBytesWorld8,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate tied.yaml");
+              "gradients.slots: a backward pass needs a gradient buffer" SHARDGEN_FIX);
+
+// Bucket layer.{i}/f32, trainable: 4 bytes an element.
+constexpr long long layer_f32_unit = 8;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long layer_numel_Weight = 15;  // elements of layer.{i}.weight; 3 * 5; blocks.params.shape
+constexpr long long layer_start_Weight = 0;  // elements; 0; blocks.params
+constexpr long long layer_f32_end = 16;  // elements; roundUp(layer_start_Weight + layer_numel_Weight, layer_f32_unit); blocks.params
+static_assert(layer_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of layer.{i}/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(layer_numel_Weight == 3LL * 5,
+              "blocks.params.shape: numel of layer.{i}.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(layer_start_Weight == 0,
+              "blocks.params: layer.{i}.weight starts the bucket" SHARDGEN_FIX);
+static_assert(layer_f32_end == roundUp(layer_start_Weight + layer_numel_Weight, layer_f32_unit),
+              "blocks.params: bucket layer.{i}/f32 ends where layer.{i}.weight ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket tail/f32, trainable: 4 bytes an element.
+constexpr long long tail_f32_unit = 8;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long tail_numel_D = 5;  // elements of d; 5; blocks.params.shape
+constexpr long long tail_start_D = 0;  // elements; 0; blocks.params
+constexpr long long tail_f32_end = 8;  // elements; roundUp(tail_start_D + tail_numel_D, tail_f32_unit); blocks.params
+static_assert(tail_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of tail/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(tail_numel_D == 5,
+              "blocks.params.shape: numel of d is the product of the dimensions" SHARDGEN_FIX);
+static_assert(tail_start_D == 0,
+              "blocks.params: d starts the bucket" SHARDGEN_FIX);
+static_assert(tail_f32_end == roundUp(tail_start_D + tail_numel_D, tail_f32_unit),
+              "blocks.params: bucket tail/f32 ends where d ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket shared/a, trainable: 4 bytes an element.
+constexpr long long owners_shared_A_unit = 8;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long owners_numel_A = 12;  // elements of a; 4 * 3; blocks.params.shape
+constexpr long long owners_start_A = 0;  // elements; 0; blocks.params
+constexpr long long owners_shared_A_end = 16;  // elements; roundUp(owners_start_A + owners_numel_A, owners_shared_A_unit); blocks.params
+static_assert(owners_shared_A_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of shared/a is align_bytes long" SHARDGEN_FIX);
+static_assert(owners_numel_A == 4LL * 3,
+              "blocks.params.shape: numel of a is the product of the dimensions" SHARDGEN_FIX);
+static_assert(owners_start_A == 0,
+              "blocks.params: a starts the bucket" SHARDGEN_FIX);
+static_assert(owners_shared_A_end == roundUp(owners_start_A + owners_numel_A, owners_shared_A_unit),
+              "blocks.params: bucket shared/a ends where a ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket shared/scale, trainable: 4 bytes an element.
+constexpr long long owners_shared_Scale_unit = 8;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long owners_numel_Scale = 7;  // elements of scale; 7; blocks.params.shape
+constexpr long long owners_start_Scale = 0;  // elements; 0; blocks.params
+constexpr long long owners_shared_Scale_end = 8;  // elements; roundUp(owners_start_Scale + owners_numel_Scale, owners_shared_Scale_unit); blocks.params
+static_assert(owners_shared_Scale_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of shared/scale is align_bytes long" SHARDGEN_FIX);
+static_assert(owners_numel_Scale == 7,
+              "blocks.params.shape: numel of scale is the product of the dimensions" SHARDGEN_FIX);
+static_assert(owners_start_Scale == 0,
+              "blocks.params: scale starts the bucket" SHARDGEN_FIX);
+static_assert(owners_shared_Scale_end == roundUp(owners_start_Scale + owners_numel_Scale, owners_shared_Scale_unit),
+              "blocks.params: bucket shared/scale ends where scale ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket shared/rope, frozen: 4 bytes an element.
+constexpr long long owners_shared_Rope_unit = 8;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long owners_numel_Rope = 5;  // elements of rope; 5; blocks.params.shape
+constexpr long long owners_start_Rope = 0;  // elements; 0; blocks.params
+constexpr long long owners_shared_Rope_end = 8;  // elements; roundUp(owners_start_Rope + owners_numel_Rope, owners_shared_Rope_unit); blocks.params
+static_assert(owners_shared_Rope_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of shared/rope is align_bytes long" SHARDGEN_FIX);
+static_assert(owners_numel_Rope == 5,
+              "blocks.params.shape: numel of rope is the product of the dimensions" SHARDGEN_FIX);
+static_assert(owners_start_Rope == 0,
+              "blocks.params: rope starts the bucket" SHARDGEN_FIX);
+static_assert(owners_shared_Rope_end == roundUp(owners_start_Rope + owners_numel_Rope, owners_shared_Rope_unit),
+              "blocks.params: bucket shared/rope ends where rope ends, rounded up to the unit" SHARDGEN_FIX);
 
 // The positions of blocks, those of a repeat one after another.
 constexpr long long owners_position = 0;  // position of the first block owners; 0; blocks
@@ -109,1350 +149,305 @@ constexpr long long layer_position = 1;  // position of the first block layer.{i
 constexpr long long bare_position = 4;  // position of the first block bare; layer_position + LayerLen; blocks
 constexpr long long tail_position = 5;  // position of the first block tail; bare_position + 1; blocks
 static_assert(owners_position == 0,
-              "blocks: block owners stands behind those before it; if not, run go tool shardgen generate tied.yaml");
+              "blocks: block owners stands behind those before it" SHARDGEN_FIX);
 static_assert(layer_position == owners_position + 1,
-              "blocks: block layer.{i} stands behind those before it; if not, run go tool shardgen generate tied.yaml");
+              "blocks: block layer.{i} stands behind those before it" SHARDGEN_FIX);
 static_assert(bare_position == layer_position + LayerLen,
-              "blocks: block bare stands behind those before it; if not, run go tool shardgen generate tied.yaml");
+              "blocks: block bare stands behind those before it" SHARDGEN_FIX);
 static_assert(tail_position == bare_position + 1,
-              "blocks: block tail stands behind those before it; if not, run go tool shardgen generate tied.yaml");
+              "blocks: block tail stands behind those before it" SHARDGEN_FIX);
 
-// Bucket layer.{i}/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long layer_f32_unit = 8;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long layer_numel_Weight = 15;  // elements; 3*5; shape of layer.{i}.weight in blocks.params
-constexpr long long layer_start_Weight = 0;  // elements; the bucket's start
-constexpr long long layer_f32_end = 16;  // elements; roundup(layer_start_Weight + layer_numel_Weight, unit)
-constexpr long long layer_f32_shard_world1 = 16;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long layer_f32_shard_world2 = 8;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long layer_f32_shard_world3 = 8;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long layer_f32_shard_world4 = 8;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long layer_f32_shard_world8 = 8;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(layer_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of layer.{i}/f32 is align_bytes long; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_numel_Weight == 3LL*5LL,
-              "shape of layer.{i}.weight: numel is the product of the dimensions; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_start_Weight == 0,
-              "blocks.params: layer.{i}.weight starts the bucket; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_end == (layer_start_Weight + layer_numel_Weight + layer_f32_unit - 1) / layer_f32_unit * layer_f32_unit,
-              "blocks.params: bucket layer.{i}/f32 ends where layer.{i}.weight ends, rounded up to the unit; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_shard_world1 == (layer_f32_end / layer_f32_unit + world1 - 1) / world1 * layer_f32_unit,
-              "topology.world: a shard of layer.{i}/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_shard_world2 == (layer_f32_end / layer_f32_unit + world2 - 1) / world2 * layer_f32_unit,
-              "topology.world: a shard of layer.{i}/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_shard_world3 == (layer_f32_end / layer_f32_unit + world3 - 1) / world3 * layer_f32_unit,
-              "topology.world: a shard of layer.{i}/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_shard_world4 == (layer_f32_end / layer_f32_unit + world4 - 1) / world4 * layer_f32_unit,
-              "topology.world: a shard of layer.{i}/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_shard_world8 == (layer_f32_end / layer_f32_unit + world8 - 1) / world8 * layer_f32_unit,
-              "topology.world: a shard of layer.{i}/f32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate tied.yaml");
+// Sums of a step.
+constexpr long long partialsStart = 64;  // bytes into the arena of scratch, of partial sums; roundUp(64, alignBytes); shard.align_bytes
+static_assert(partialsStart == roundUp(64, alignBytes),
+              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned" SHARDGEN_FIX);
 
-// Bucket tail/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long tail_f32_unit = 8;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long tail_numel_D = 5;  // elements; 5; shape of d in blocks.params
-constexpr long long tail_start_D = 0;  // elements; the bucket's start
-constexpr long long tail_f32_end = 8;  // elements; roundup(tail_start_D + tail_numel_D, unit)
-constexpr long long tail_f32_shard_world1 = 8;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long tail_f32_shard_world2 = 8;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long tail_f32_shard_world3 = 8;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long tail_f32_shard_world4 = 8;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long tail_f32_shard_world8 = 8;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(tail_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of tail/f32 is align_bytes long; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_numel_D == 5LL,
-              "shape of d: numel is the product of the dimensions; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_start_D == 0,
-              "blocks.params: d starts the bucket; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_end == (tail_start_D + tail_numel_D + tail_f32_unit - 1) / tail_f32_unit * tail_f32_unit,
-              "blocks.params: bucket tail/f32 ends where d ends, rounded up to the unit; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_shard_world1 == (tail_f32_end / tail_f32_unit + world1 - 1) / world1 * tail_f32_unit,
-              "topology.world: a shard of tail/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_shard_world2 == (tail_f32_end / tail_f32_unit + world2 - 1) / world2 * tail_f32_unit,
-              "topology.world: a shard of tail/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_shard_world3 == (tail_f32_end / tail_f32_unit + world3 - 1) / world3 * tail_f32_unit,
-              "topology.world: a shard of tail/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_shard_world4 == (tail_f32_end / tail_f32_unit + world4 - 1) / world4 * tail_f32_unit,
-              "topology.world: a shard of tail/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_shard_world8 == (tail_f32_end / tail_f32_unit + world8 - 1) / world8 * tail_f32_unit,
-              "topology.world: a shard of tail/f32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-
-// Bucket shared/a, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long owners_shared_A_unit = 8;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long owners_numel_A = 12;  // elements; 4*3; shape of a in blocks.params
-constexpr long long owners_start_A = 0;  // elements; the bucket's start
-constexpr long long owners_shared_A_end = 16;  // elements; roundup(owners_start_A + owners_numel_A, unit)
-constexpr long long owners_shared_A_shard_world1 = 16;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long owners_shared_A_shard_world2 = 8;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long owners_shared_A_shard_world3 = 8;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long owners_shared_A_shard_world4 = 8;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long owners_shared_A_shard_world8 = 8;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(owners_shared_A_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of shared/a is align_bytes long; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_numel_A == 4LL*3LL,
-              "shape of a: numel is the product of the dimensions; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_start_A == 0,
-              "blocks.params: a starts the bucket; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_end == (owners_start_A + owners_numel_A + owners_shared_A_unit - 1) / owners_shared_A_unit * owners_shared_A_unit,
-              "blocks.params: bucket shared/a ends where a ends, rounded up to the unit; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_shard_world1 == (owners_shared_A_end / owners_shared_A_unit + world1 - 1) / world1 * owners_shared_A_unit,
-              "topology.world: a shard of shared/a is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_shard_world2 == (owners_shared_A_end / owners_shared_A_unit + world2 - 1) / world2 * owners_shared_A_unit,
-              "topology.world: a shard of shared/a is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_shard_world3 == (owners_shared_A_end / owners_shared_A_unit + world3 - 1) / world3 * owners_shared_A_unit,
-              "topology.world: a shard of shared/a is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_shard_world4 == (owners_shared_A_end / owners_shared_A_unit + world4 - 1) / world4 * owners_shared_A_unit,
-              "topology.world: a shard of shared/a is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_shard_world8 == (owners_shared_A_end / owners_shared_A_unit + world8 - 1) / world8 * owners_shared_A_unit,
-              "topology.world: a shard of shared/a is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-
-// Bucket shared/scale, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long owners_shared_Scale_unit = 8;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long owners_numel_Scale = 7;  // elements; 7; shape of scale in blocks.params
-constexpr long long owners_start_Scale = 0;  // elements; the bucket's start
-constexpr long long owners_shared_Scale_end = 8;  // elements; roundup(owners_start_Scale + owners_numel_Scale, unit)
-constexpr long long owners_shared_Scale_shard_world1 = 8;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long owners_shared_Scale_shard_world2 = 8;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long owners_shared_Scale_shard_world3 = 8;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long owners_shared_Scale_shard_world4 = 8;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long owners_shared_Scale_shard_world8 = 8;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(owners_shared_Scale_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of shared/scale is align_bytes long; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_numel_Scale == 7LL,
-              "shape of scale: numel is the product of the dimensions; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_start_Scale == 0,
-              "blocks.params: scale starts the bucket; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_end == (owners_start_Scale + owners_numel_Scale + owners_shared_Scale_unit - 1) / owners_shared_Scale_unit * owners_shared_Scale_unit,
-              "blocks.params: bucket shared/scale ends where scale ends, rounded up to the unit; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_shard_world1 == (owners_shared_Scale_end / owners_shared_Scale_unit + world1 - 1) / world1 * owners_shared_Scale_unit,
-              "topology.world: a shard of shared/scale is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_shard_world2 == (owners_shared_Scale_end / owners_shared_Scale_unit + world2 - 1) / world2 * owners_shared_Scale_unit,
-              "topology.world: a shard of shared/scale is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_shard_world3 == (owners_shared_Scale_end / owners_shared_Scale_unit + world3 - 1) / world3 * owners_shared_Scale_unit,
-              "topology.world: a shard of shared/scale is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_shard_world4 == (owners_shared_Scale_end / owners_shared_Scale_unit + world4 - 1) / world4 * owners_shared_Scale_unit,
-              "topology.world: a shard of shared/scale is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_shard_world8 == (owners_shared_Scale_end / owners_shared_Scale_unit + world8 - 1) / world8 * owners_shared_Scale_unit,
-              "topology.world: a shard of shared/scale is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-
-// Bucket shared/rope, frozen: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long owners_shared_Rope_unit = 8;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long owners_numel_Rope = 5;  // elements; 5; shape of rope in blocks.params
-constexpr long long owners_start_Rope = 0;  // elements; the bucket's start
-constexpr long long owners_shared_Rope_end = 8;  // elements; roundup(owners_start_Rope + owners_numel_Rope, unit)
-constexpr long long owners_shared_Rope_shard_world1 = 8;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long owners_shared_Rope_shard_world2 = 8;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long owners_shared_Rope_shard_world3 = 8;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long owners_shared_Rope_shard_world4 = 8;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long owners_shared_Rope_shard_world8 = 8;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(owners_shared_Rope_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of shared/rope is align_bytes long; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_numel_Rope == 5LL,
-              "shape of rope: numel is the product of the dimensions; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_start_Rope == 0,
-              "blocks.params: rope starts the bucket; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_end == (owners_start_Rope + owners_numel_Rope + owners_shared_Rope_unit - 1) / owners_shared_Rope_unit * owners_shared_Rope_unit,
-              "blocks.params: bucket shared/rope ends where rope ends, rounded up to the unit; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_shard_world1 == (owners_shared_Rope_end / owners_shared_Rope_unit + world1 - 1) / world1 * owners_shared_Rope_unit,
-              "topology.world: a shard of shared/rope is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_shard_world2 == (owners_shared_Rope_end / owners_shared_Rope_unit + world2 - 1) / world2 * owners_shared_Rope_unit,
-              "topology.world: a shard of shared/rope is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_shard_world3 == (owners_shared_Rope_end / owners_shared_Rope_unit + world3 - 1) / world3 * owners_shared_Rope_unit,
-              "topology.world: a shard of shared/rope is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_shard_world4 == (owners_shared_Rope_end / owners_shared_Rope_unit + world4 - 1) / world4 * owners_shared_Rope_unit,
-              "topology.world: a shard of shared/rope is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_shard_world8 == (owners_shared_Rope_end / owners_shared_Rope_unit + world8 - 1) / world8 * owners_shared_Rope_unit,
-              "topology.world: a shard of shared/rope is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate tied.yaml");
-
-// The memory of a rank: shard elements times the bytes that it keeps for one
-// (parameter + gradient + master + moments), for each bucket of each block.
-static_assert(restBytesWorld1 == LayerLen * layer_f32_shard_world1 * (4 + 4 + 0 + 2 * 4) +
-                  tail_f32_shard_world1 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_A_shard_world1 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_Scale_shard_world1 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_Rope_shard_world1 * 4,
-              "optimizer: a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate tied.yaml");
-static_assert(restBytesWorld2 == LayerLen * layer_f32_shard_world2 * (4 + 4 + 0 + 2 * 4) +
-                  tail_f32_shard_world2 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_A_shard_world2 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_Scale_shard_world2 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_Rope_shard_world2 * 4,
-              "optimizer: a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate tied.yaml");
-static_assert(restBytesWorld3 == LayerLen * layer_f32_shard_world3 * (4 + 4 + 0 + 2 * 4) +
-                  tail_f32_shard_world3 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_A_shard_world3 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_Scale_shard_world3 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_Rope_shard_world3 * 4,
-              "optimizer: a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate tied.yaml");
-static_assert(restBytesWorld4 == LayerLen * layer_f32_shard_world4 * (4 + 4 + 0 + 2 * 4) +
-                  tail_f32_shard_world4 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_A_shard_world4 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_Scale_shard_world4 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_Rope_shard_world4 * 4,
-              "optimizer: a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate tied.yaml");
-static_assert(restBytesWorld8 == LayerLen * layer_f32_shard_world8 * (4 + 4 + 0 + 2 * 4) +
-                  tail_f32_shard_world8 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_A_shard_world8 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_Scale_shard_world8 * (4 + 4 + 0 + 2 * 4) +
-                  owners_shared_Rope_shard_world8 * 4,
-              "optimizer: a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate tied.yaml");
-
-// World 1: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld1 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld1 = 64;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld1 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld1(long long) { return slotRun0BytesWorld1; }
-SHARDGEN_FUNCTION long long slotStartWorld1(long long slot) { return slotRun0StartWorld1 + (slot - slotRun0FirstWorld1) * slotRun0BytesWorld1; }
-static_assert(slotRun0FirstWorld1 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotRun0StartWorld1 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-
-// World 1: bytes from one instance of layer.{i} to the next.
-constexpr long long layer_shardsF32Stride_world1 = 64;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long layer_gradientShardsF32Stride_world1 = 64;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long layer_momentsF32Stride_world1 = 128;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(layer_shardsF32Stride_world1 == layer_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientShardsF32Stride_world1 == layer_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_momentsF32Stride_world1 == layer_f32_shard_world1 * 4 + layer_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 1: where a rank has bucket layer.{i}/f32, in bytes from the start of an arena.
-constexpr long long layer_f32_shardFirst_world1 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long layer_f32_gradientShardFirst_world1 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long layer_f32_moment1First_world1 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long layer_f32_moment2First_world1 = 64;  // bytes into moments of f32; layer_f32_moment1First_world1 + layer_f32_shard_world1 * 4; optimizer
-constexpr long long layer_f32_gatheredBytes_world1 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long layer_f32_shardOffset_world1(long long i) { return layer_f32_shardFirst_world1 + i * layer_shardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long layer_f32_gradientShardOffset_world1(long long i) { return layer_f32_gradientShardFirst_world1 + i * layer_gradientShardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long layer_f32_moment1Offset_world1(long long i) { return layer_f32_moment1First_world1 + i * layer_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long layer_f32_moment2Offset_world1(long long i) { return layer_f32_moment2First_world1 + i * layer_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long layer_f32_slotOffset_world1(long long i) { return slotStartWorld1((layer_position + i) % maxLive) + layer_f32_blockOffset_world1; }
-static_assert(layer_f32_shardFirst_world1 == 0,
-              "shard: the shard of layer.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gradientShardFirst_world1 == 0,
-              "gradients: the gradient shard of layer.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_moment1First_world1 == 0,
-              "optimizer: the moment1 of layer.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_moment2First_world1 == layer_f32_moment1First_world1 + layer_f32_shard_world1 * 4,
-              "optimizer: the moment2 of layer.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gatheredBytes_world1 == world1 * layer_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of layer.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of layer.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotBytesWorld1(layer_position % maxLive) >= layer_f32_blockOffset_world1 + layer_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block layer.{i} holds layer.{i}/f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 1: where a rank has bucket tail/f32, in bytes from the start of an arena.
-constexpr long long tail_f32_shardOffset_world1 = 192;  // bytes into shards of f32; layer_f32_shardFirst_world1 + LayerLen * layer_shardsF32Stride_world1; shard
-constexpr long long tail_f32_gradientShardOffset_world1 = 192;  // bytes into gradient shards of f32; layer_f32_gradientShardFirst_world1 + LayerLen * layer_gradientShardsF32Stride_world1; gradients
-constexpr long long tail_f32_moment1Offset_world1 = 384;  // bytes into moments of f32; layer_f32_moment1First_world1 + LayerLen * layer_momentsF32Stride_world1; optimizer
-constexpr long long tail_f32_moment2Offset_world1 = 416;  // bytes into moments of f32; tail_f32_moment1Offset_world1 + tail_f32_shard_world1 * 4; optimizer
-constexpr long long tail_f32_gatheredBytes_world1 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long tail_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long tail_f32_slotOffset_world1 = slotStartWorld1(tail_position % maxLive) + tail_f32_blockOffset_world1;
-static_assert(tail_f32_shardOffset_world1 == layer_f32_shardFirst_world1 + LayerLen * layer_shardsF32Stride_world1,
-              "shard: the shard of tail/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gradientShardOffset_world1 == layer_f32_gradientShardFirst_world1 + LayerLen * layer_gradientShardsF32Stride_world1,
-              "gradients: the gradient shard of tail/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_moment1Offset_world1 == layer_f32_moment1First_world1 + LayerLen * layer_momentsF32Stride_world1,
-              "optimizer: the moment1 of tail/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_moment2Offset_world1 == tail_f32_moment1Offset_world1 + tail_f32_shard_world1 * 4,
-              "optimizer: the moment2 of tail/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gatheredBytes_world1 == world1 * tail_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of tail/f32 is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of tail/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotBytesWorld1(tail_position % maxLive) >= tail_f32_blockOffset_world1 + tail_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block tail holds tail/f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 1: where a rank has bucket shared/a, in bytes from the start of an arena.
-constexpr long long owners_shared_A_shardOffset_world1 = 224;  // bytes into shards of f32; tail_f32_shardOffset_world1 + tail_f32_shard_world1 * 4; shard
-constexpr long long owners_shared_A_gradientShardOffset_world1 = 224;  // bytes into gradient shards of f32; tail_f32_gradientShardOffset_world1 + tail_f32_shard_world1 * 4; gradients
-constexpr long long owners_shared_A_moment1Offset_world1 = 448;  // bytes into moments of f32; tail_f32_moment2Offset_world1 + tail_f32_shard_world1 * 4; optimizer
-constexpr long long owners_shared_A_moment2Offset_world1 = 512;  // bytes into moments of f32; owners_shared_A_moment1Offset_world1 + owners_shared_A_shard_world1 * 4; optimizer
-constexpr long long owners_shared_A_gatheredBytes_world1 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_A_slotOffset_world1 = 128;  // bytes into the arena of slots, of its gathered copy; slotStartWorld1(maxLive); gather
-static_assert(owners_shared_A_shardOffset_world1 == tail_f32_shardOffset_world1 + tail_f32_shard_world1 * 4,
-              "shard: the shard of shared/a starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_gradientShardOffset_world1 == tail_f32_gradientShardOffset_world1 + tail_f32_shard_world1 * 4,
-              "gradients: the gradient shard of shared/a starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_moment1Offset_world1 == tail_f32_moment2Offset_world1 + tail_f32_shard_world1 * 4,
-              "optimizer: the moment1 of shared/a starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_moment2Offset_world1 == owners_shared_A_moment1Offset_world1 + owners_shared_A_shard_world1 * 4,
-              "optimizer: the moment2 of shared/a starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_gatheredBytes_world1 == world1 * owners_shared_A_shard_world1 * 4,
-              "topology.world: the gathered copy of shared/a is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_slotOffset_world1 == slotStartWorld1(maxLive),
-              "gather: the slot of shared/a is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 1: where a rank has bucket shared/scale, in bytes from the start of an arena.
-constexpr long long owners_shared_Scale_shardOffset_world1 = 288;  // bytes into shards of f32; owners_shared_A_shardOffset_world1 + owners_shared_A_shard_world1 * 4; shard
-constexpr long long owners_shared_Scale_gradientShardOffset_world1 = 288;  // bytes into gradient shards of f32; owners_shared_A_gradientShardOffset_world1 + owners_shared_A_shard_world1 * 4; gradients
-constexpr long long owners_shared_Scale_moment1Offset_world1 = 576;  // bytes into moments of f32; owners_shared_A_moment2Offset_world1 + owners_shared_A_shard_world1 * 4; optimizer
-constexpr long long owners_shared_Scale_moment2Offset_world1 = 608;  // bytes into moments of f32; owners_shared_Scale_moment1Offset_world1 + owners_shared_Scale_shard_world1 * 4; optimizer
-constexpr long long owners_shared_Scale_gatheredBytes_world1 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_Scale_slotOffset_world1 = 192;  // bytes into the arena of slots, of its gathered copy; owners_shared_A_slotOffset_world1 + owners_shared_A_gatheredBytes_world1; gather
-static_assert(owners_shared_Scale_shardOffset_world1 == owners_shared_A_shardOffset_world1 + owners_shared_A_shard_world1 * 4,
-              "shard: the shard of shared/scale starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_gradientShardOffset_world1 == owners_shared_A_gradientShardOffset_world1 + owners_shared_A_shard_world1 * 4,
-              "gradients: the gradient shard of shared/scale starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_moment1Offset_world1 == owners_shared_A_moment2Offset_world1 + owners_shared_A_shard_world1 * 4,
-              "optimizer: the moment1 of shared/scale starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_moment2Offset_world1 == owners_shared_Scale_moment1Offset_world1 + owners_shared_Scale_shard_world1 * 4,
-              "optimizer: the moment2 of shared/scale starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_gatheredBytes_world1 == world1 * owners_shared_Scale_shard_world1 * 4,
-              "topology.world: the gathered copy of shared/scale is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_slotOffset_world1 == owners_shared_A_slotOffset_world1 + owners_shared_A_gatheredBytes_world1,
-              "gather: the slot of shared/scale is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 1: where a rank has bucket shared/rope, in bytes from the start of an arena.
-constexpr long long owners_shared_Rope_shardOffset_world1 = 320;  // bytes into shards of f32; owners_shared_Scale_shardOffset_world1 + owners_shared_Scale_shard_world1 * 4; shard
-constexpr long long owners_shared_Rope_gatheredBytes_world1 = 32;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_Rope_slotOffset_world1 = 224;  // bytes into the arena of slots, of its gathered copy; owners_shared_Scale_slotOffset_world1 + owners_shared_Scale_gatheredBytes_world1; gather
-static_assert(owners_shared_Rope_shardOffset_world1 == owners_shared_Scale_shardOffset_world1 + owners_shared_Scale_shard_world1 * 4,
-              "shard: the shard of shared/rope starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_gatheredBytes_world1 == world1 * owners_shared_Rope_shard_world1 * 4,
-              "topology.world: the gathered copy of shared/rope is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_slotOffset_world1 == owners_shared_Scale_slotOffset_world1 + owners_shared_Scale_gatheredBytes_world1,
-              "gather: the slot of shared/rope is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 1: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld1.
-constexpr long long owners_gradientOffset_owners_shared_A_world1 = 0;  // bytes into a gradient buffer, of shared/a; its start; gradients.slots
-constexpr long long owners_gradientOffset_owners_shared_Scale_world1 = 64;  // bytes into a gradient buffer, of shared/scale; owners_gradientOffset_owners_shared_A_world1 + owners_shared_A_gatheredBytes_world1; gradients.slots
-constexpr long long owners_gradientBytes_world1 = 96;  // bytes of all gradients of a block owners; owners_gradientOffset_owners_shared_Scale_world1 + owners_shared_Scale_gatheredBytes_world1; gradients.slots
-constexpr long long layer_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of layer.{i}/f32; its start; gradients.slots
-constexpr long long layer_gradientOffset_owners_shared_Scale_world1 = 64;  // bytes into a gradient buffer, of shared/scale; layer_f32_gradientOffset_world1 + layer_f32_gatheredBytes_world1; gradients.slots
-constexpr long long layer_gradientBytes_world1 = 96;  // bytes of all gradients of a block layer.{i}; layer_gradientOffset_owners_shared_Scale_world1 + owners_shared_Scale_gatheredBytes_world1; gradients.slots
-constexpr long long bare_gradientOffset_owners_shared_Scale_world1 = 0;  // bytes into a gradient buffer, of shared/scale; its start; gradients.slots
-constexpr long long bare_gradientBytes_world1 = 32;  // bytes of all gradients of a block bare; bare_gradientOffset_owners_shared_Scale_world1 + owners_shared_Scale_gatheredBytes_world1; gradients.slots
-constexpr long long tail_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of tail/f32; its start; gradients.slots
-constexpr long long tail_gradientOffset_owners_shared_A_world1 = 32;  // bytes into a gradient buffer, of shared/a; tail_f32_gradientOffset_world1 + tail_f32_gatheredBytes_world1; gradients.slots
-constexpr long long tail_gradientBytes_world1 = 96;  // bytes of all gradients of a block tail; tail_gradientOffset_owners_shared_A_world1 + owners_shared_A_gatheredBytes_world1; gradients.slots
-constexpr long long gradientBufferBytesWorld1 = 96;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(owners_gradientOffset_owners_shared_A_world1 == 0,
-              "gradients.slots: the gradient of shared/a in block owners starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_gradientOffset_owners_shared_Scale_world1 == owners_gradientOffset_owners_shared_A_world1 + owners_shared_A_gatheredBytes_world1,
-              "gradients.slots: the gradient of shared/scale in block owners starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_gradientBytes_world1 == owners_gradientOffset_owners_shared_Scale_world1 + owners_shared_Scale_gatheredBytes_world1,
-              "gradients.slots: the gradients of block owners end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of layer.{i}/f32 in block layer.{i} starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientOffset_owners_shared_Scale_world1 == layer_f32_gradientOffset_world1 + layer_f32_gatheredBytes_world1,
-              "gradients.slots: the gradient of shared/scale in block layer.{i} starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientBytes_world1 == layer_gradientOffset_owners_shared_Scale_world1 + owners_shared_Scale_gatheredBytes_world1,
-              "gradients.slots: the gradients of block layer.{i} end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(bare_gradientOffset_owners_shared_Scale_world1 == 0,
-              "gradients.slots: the gradient of shared/scale in block bare starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(bare_gradientBytes_world1 == bare_gradientOffset_owners_shared_Scale_world1 + owners_shared_Scale_gatheredBytes_world1,
-              "gradients.slots: the gradients of block bare end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of tail/f32 in block tail starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_gradientOffset_owners_shared_A_world1 == tail_f32_gradientOffset_world1 + tail_f32_gatheredBytes_world1,
-              "gradients.slots: the gradient of shared/a in block tail starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_gradientBytes_world1 == tail_gradientOffset_owners_shared_A_world1 + owners_shared_A_gatheredBytes_world1,
-              "gradients.slots: the gradients of block tail end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientBufferBytesWorld1 == larger(larger(larger(larger(0, owners_gradientBytes_world1), layer_gradientBytes_world1), bare_gradientBytes_world1), tail_gradientBytes_world1),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate tied.yaml");
-
-// World 1: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld1 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld1 = 64;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld1 = 32;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld1 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate tied.yaml");
-static_assert(wireShardBytesWorld1 == roundUp(larger(larger(larger(larger(0, layer_f32_shard_world1 * 4), tail_f32_shard_world1 * 4), owners_shared_A_shard_world1 * 4), owners_shared_Scale_shard_world1 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate tied.yaml");
-
-// World 1: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld1 = 352;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld1 = 640;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld1 = 320;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld1 = 256;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld1 = 192;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld1 = 64;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld1 = 96;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld1 == owners_shared_Rope_shardOffset_world1 + owners_shared_Rope_shard_world1 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(momentsF32BytesWorld1 == owners_shared_Scale_moment2Offset_world1 + owners_shared_Scale_shard_world1 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientShardsF32BytesWorld1 == owners_shared_Scale_gradientShardOffset_world1 + owners_shared_Scale_shard_world1 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotsBytesWorld1 == owners_shared_Rope_slotOffset_world1 + owners_shared_Rope_gatheredBytes_world1,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientBuffersBytesWorld1 == gradientSlots * gradientBufferBytesWorld1,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(stagingBytesWorld1 == wireFullBytesWorld1 + wireShardBytesWorld1,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(scratchBytesWorld1 == partialsStart + partialsBytesWorld1,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(peakBytesWorld1 == shardsF32BytesWorld1 + momentsF32BytesWorld1 + gradientShardsF32BytesWorld1 + slotsBytesWorld1 + gradientBuffersBytesWorld1 + stagingBytesWorld1 + scratchBytesWorld1,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate tied.yaml");
-
-// World 1: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld1(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld1});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld1});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld1});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld1});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld1});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld1});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld1});
+// at chooses the value for N ranks.
+template <long long N>
+SHARDGEN_FUNCTION long long at(long long world1, long long world2, long long world3, long long world4, long long world8) {
+  return N == 1 ? world1 : N == 2 ? world2 : N == 3 ? world3 : N == 4 ? world4 : N == 8 ? world8 : -1;
 }
-template <class Visit>
-void eachBucketWorld1(Visit visit) {
-  for (long long i = 0; i < LayerLen; i++) {
-    visit(BucketPlace{"layer.{i}/f32", i, layer_f32_shard_world1, layer_f32_shardOffset_world1(i), -1, layer_f32_moment1Offset_world1(i), layer_f32_moment2Offset_world1(i), layer_f32_gradientShardOffset_world1(i), layer_f32_slotOffset_world1(i), layer_f32_gatheredBytes_world1});
+
+// World<N> is where a rank of N has everything.
+template <long long N>
+struct World {
+  // The world sizes.
+  static constexpr long long world = at<N>(1, 2, 3, 4, 8);  // ranks; topology.world
+  static_assert(world == N,
+                "topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named" SHARDGEN_FIX);
+
+  // What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+  static constexpr long long layer_f32_shard = at<N>(16, 8, 8, 8, 8);  // elements; ceilDiv(layer_f32_end / layer_f32_unit, world) * layer_f32_unit; topology.world
+  static constexpr long long tail_f32_shard = 8;  // elements; ceilDiv(tail_f32_end / tail_f32_unit, world) * tail_f32_unit; topology.world
+  static constexpr long long owners_shared_A_shard = at<N>(16, 8, 8, 8, 8);  // elements; ceilDiv(owners_shared_A_end / owners_shared_A_unit, world) * owners_shared_A_unit; topology.world
+  static constexpr long long owners_shared_Scale_shard = 8;  // elements; ceilDiv(owners_shared_Scale_end / owners_shared_Scale_unit, world) * owners_shared_Scale_unit; topology.world
+  static constexpr long long owners_shared_Rope_shard = 8;  // elements; ceilDiv(owners_shared_Rope_end / owners_shared_Rope_unit, world) * owners_shared_Rope_unit; topology.world
+  static_assert(layer_f32_shard == ceilDiv(layer_f32_end / layer_f32_unit, world) * layer_f32_unit,
+                "topology.world: a shard of layer.{i}/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(tail_f32_shard == ceilDiv(tail_f32_end / tail_f32_unit, world) * tail_f32_unit,
+                "topology.world: a shard of tail/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(owners_shared_A_shard == ceilDiv(owners_shared_A_end / owners_shared_A_unit, world) * owners_shared_A_unit,
+                "topology.world: a shard of shared/a is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(owners_shared_Scale_shard == ceilDiv(owners_shared_Scale_end / owners_shared_Scale_unit, world) * owners_shared_Scale_unit,
+                "topology.world: a shard of shared/scale is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(owners_shared_Rope_shard == ceilDiv(owners_shared_Rope_end / owners_shared_Rope_unit, world) * owners_shared_Rope_unit,
+                "topology.world: a shard of shared/rope is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+
+  // The memory of a rank. What it keeps is shard elements times the bytes for one
+  // (parameter, gradient, master, moments), for each bucket of each block.
+  static constexpr long long restBytes = at<N>(1312, 800, 800, 800, 800);  // bytes of a rank between passes: shards, masters, moments, gradient shards
+  static constexpr long long peakBytes = at<N>(1920, 1504, 1792, 2080, 3232);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static_assert(restBytes == LayerLen * layer_f32_shard * (4 + 4 + 4 + 4) +
+                    tail_f32_shard * (4 + 4 + 4 + 4) +
+                    owners_shared_A_shard * (4 + 4 + 4 + 4) +
+                    owners_shared_Scale_shard * (4 + 4 + 4 + 4) +
+                    owners_shared_Rope_shard * 4,
+                "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
+  static_assert(peakBytes >= restBytes,
+                "topology.world: what stays between passes is part of all that is allocated" SHARDGEN_FIX);
+
+  // The gather slots, runs of equal ones. A slot is as large as the largest block that it is for.
+  static constexpr long long slotRun0First = 0;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun0Bytes = at<N>(64, 64, 96, 128, 256);  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun0Start = 0;  // bytes into the arena of slots; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long slotBytes(long long) { return slotRun0Bytes; }
+  SHARDGEN_FUNCTION static long long slotStart(long long slot) { return slotRun0Start + (slot - slotRun0First) * slotRun0Bytes; }
+  static_assert(slotRun0First == 0,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun0Start == 0,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
+
+  // Where a rank has bucket layer.{i}/f32, in bytes from the start of an arena.
+  static constexpr long long layer_f32_shardFirst = 0;  // bytes into shards of f32; 0; shard
+  static constexpr long long layer_f32_moment1First = 0;  // bytes into moments of f32; 0; optimizer
+  static constexpr long long layer_f32_moment2First = at<N>(64, 32, 32, 32, 32);  // bytes into moments of f32; layer_f32_moment1First + layer_f32_shard * 4; optimizer
+  static constexpr long long layer_f32_gradientShardFirst = 0;  // bytes into gradient shards of f32; 0; gradients
+  static constexpr long long layer_f32_gatheredBytes = at<N>(64, 64, 96, 128, 256);  // bytes of the gathered bucket; world * layer_f32_shard * 4; topology.world
+  static constexpr long long layer_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long layer_f32_shardOffset(long long i) { return layer_f32_shardFirst + i * layer_shardsF32Stride; }
+  SHARDGEN_FUNCTION static long long layer_f32_moment1Offset(long long i) { return layer_f32_moment1First + i * layer_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long layer_f32_moment2Offset(long long i) { return layer_f32_moment2First + i * layer_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long layer_f32_gradientShardOffset(long long i) { return layer_f32_gradientShardFirst + i * layer_gradientShardsF32Stride; }
+  SHARDGEN_FUNCTION static long long layer_f32_slotOffset(long long i) { return slotStart((layer_position + i) % maxLive) + layer_f32_blockOffset; }
+  static_assert(layer_f32_shardFirst == 0,
+                "shard: the shard of layer.{i}/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(layer_f32_moment1First == 0,
+                "optimizer: the first moment of layer.{i}/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(layer_f32_moment2First == layer_f32_moment1First + layer_f32_shard * 4,
+                "optimizer: the second moment of layer.{i}/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(layer_f32_gradientShardFirst == 0,
+                "gradients: the gradient shard of layer.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(layer_f32_gatheredBytes == world * layer_f32_shard * 4,
+                "topology.world: the gathered copy of layer.{i}/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(layer_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of layer.{i}/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= layer_f32_blockOffset + layer_f32_gatheredBytes,
+                "gather.max_live: the slot of block layer.{i} holds layer.{i}/f32" SHARDGEN_FIX);
+
+  // Bytes from one instance of layer.{i} to the next.
+  static constexpr long long layer_shardsF32Stride = at<N>(64, 32, 32, 32, 32);  // bytes of shards of f32, of one instance; layer_f32_shard * 4; blocks.repeat
+  static constexpr long long layer_momentsF32Stride = at<N>(128, 64, 64, 64, 64);  // bytes of moments of f32, of one instance; layer_f32_shard * 4 + layer_f32_shard * 4; blocks.repeat
+  static constexpr long long layer_gradientShardsF32Stride = at<N>(64, 32, 32, 32, 32);  // bytes of gradient shards of f32, of one instance; layer_f32_shard * 4; blocks.repeat
+  static_assert(layer_shardsF32Stride == layer_f32_shard * 4,
+                "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of shards of f32" SHARDGEN_FIX);
+  static_assert(layer_momentsF32Stride == layer_f32_shard * 4 + layer_f32_shard * 4,
+                "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of moments of f32" SHARDGEN_FIX);
+  static_assert(layer_gradientShardsF32Stride == layer_f32_shard * 4,
+                "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of gradient shards of f32" SHARDGEN_FIX);
+
+  // Where a rank has bucket tail/f32, in bytes from the start of an arena.
+  static constexpr long long tail_f32_shardOffset = at<N>(192, 96, 96, 96, 96);  // bytes into shards of f32; layer_f32_shardFirst + LayerLen * layer_shardsF32Stride; shard
+  static constexpr long long tail_f32_moment1Offset = at<N>(384, 192, 192, 192, 192);  // bytes into moments of f32; layer_f32_moment1First + LayerLen * layer_momentsF32Stride; optimizer
+  static constexpr long long tail_f32_moment2Offset = at<N>(416, 224, 224, 224, 224);  // bytes into moments of f32; tail_f32_moment1Offset + tail_f32_shard * 4; optimizer
+  static constexpr long long tail_f32_gradientShardOffset = at<N>(192, 96, 96, 96, 96);  // bytes into gradient shards of f32; layer_f32_gradientShardFirst + LayerLen * layer_gradientShardsF32Stride; gradients
+  static constexpr long long tail_f32_gatheredBytes = at<N>(32, 64, 96, 128, 256);  // bytes of the gathered bucket; world * tail_f32_shard * 4; topology.world
+  static constexpr long long tail_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long tail_f32_slotOffset = at<N>(64, 64, 96, 128, 256);  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (tail_position % maxLive - slotRun0First) * slotRun0Bytes + tail_f32_blockOffset; gather.max_live
+  static_assert(tail_f32_shardOffset == layer_f32_shardFirst + LayerLen * layer_shardsF32Stride,
+                "shard: the shard of tail/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(tail_f32_moment1Offset == layer_f32_moment1First + LayerLen * layer_momentsF32Stride,
+                "optimizer: the first moment of tail/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(tail_f32_moment2Offset == tail_f32_moment1Offset + tail_f32_shard * 4,
+                "optimizer: the second moment of tail/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(tail_f32_gradientShardOffset == layer_f32_gradientShardFirst + LayerLen * layer_gradientShardsF32Stride,
+                "gradients: the gradient shard of tail/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(tail_f32_gatheredBytes == world * tail_f32_shard * 4,
+                "topology.world: the gathered copy of tail/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(tail_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of tail/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= tail_f32_blockOffset + tail_f32_gatheredBytes,
+                "gather.max_live: the slot of block tail holds tail/f32" SHARDGEN_FIX);
+  static_assert(tail_f32_slotOffset == slotRun0Start + (tail_position % maxLive - slotRun0First) * slotRun0Bytes + tail_f32_blockOffset,
+                "gather.max_live: the gathered copy of tail/f32 lies in the slot of its block" SHARDGEN_FIX);
+
+  // Where a rank has bucket shared/a, in bytes from the start of an arena.
+  static constexpr long long owners_shared_A_shardOffset = at<N>(224, 128, 128, 128, 128);  // bytes into shards of f32; tail_f32_shardOffset + tail_f32_shard * 4; shard
+  static constexpr long long owners_shared_A_moment1Offset = at<N>(448, 256, 256, 256, 256);  // bytes into moments of f32; tail_f32_moment2Offset + tail_f32_shard * 4; optimizer
+  static constexpr long long owners_shared_A_moment2Offset = at<N>(512, 288, 288, 288, 288);  // bytes into moments of f32; owners_shared_A_moment1Offset + owners_shared_A_shard * 4; optimizer
+  static constexpr long long owners_shared_A_gradientShardOffset = at<N>(224, 128, 128, 128, 128);  // bytes into gradient shards of f32; tail_f32_gradientShardOffset + tail_f32_shard * 4; gradients
+  static constexpr long long owners_shared_A_gatheredBytes = at<N>(64, 64, 96, 128, 256);  // bytes of the gathered bucket; world * owners_shared_A_shard * 4; topology.world
+  static constexpr long long owners_shared_A_slotOffset = at<N>(128, 128, 192, 256, 512);  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes; gather
+  static_assert(owners_shared_A_shardOffset == tail_f32_shardOffset + tail_f32_shard * 4,
+                "shard: the shard of shared/a starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(owners_shared_A_moment1Offset == tail_f32_moment2Offset + tail_f32_shard * 4,
+                "optimizer: the first moment of shared/a starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(owners_shared_A_moment2Offset == owners_shared_A_moment1Offset + owners_shared_A_shard * 4,
+                "optimizer: the second moment of shared/a starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(owners_shared_A_gradientShardOffset == tail_f32_gradientShardOffset + tail_f32_shard * 4,
+                "gradients: the gradient shard of shared/a starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(owners_shared_A_gatheredBytes == world * owners_shared_A_shard * 4,
+                "topology.world: the gathered copy of shared/a is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(owners_shared_A_slotOffset == slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes,
+                "gather: the slot of shared/a is behind those of blocks and of the shared parameters before it" SHARDGEN_FIX);
+
+  // Where a rank has bucket shared/scale, in bytes from the start of an arena.
+  static constexpr long long owners_shared_Scale_shardOffset = at<N>(288, 160, 160, 160, 160);  // bytes into shards of f32; owners_shared_A_shardOffset + owners_shared_A_shard * 4; shard
+  static constexpr long long owners_shared_Scale_moment1Offset = at<N>(576, 320, 320, 320, 320);  // bytes into moments of f32; owners_shared_A_moment2Offset + owners_shared_A_shard * 4; optimizer
+  static constexpr long long owners_shared_Scale_moment2Offset = at<N>(608, 352, 352, 352, 352);  // bytes into moments of f32; owners_shared_Scale_moment1Offset + owners_shared_Scale_shard * 4; optimizer
+  static constexpr long long owners_shared_Scale_gradientShardOffset = at<N>(288, 160, 160, 160, 160);  // bytes into gradient shards of f32; owners_shared_A_gradientShardOffset + owners_shared_A_shard * 4; gradients
+  static constexpr long long owners_shared_Scale_gatheredBytes = at<N>(32, 64, 96, 128, 256);  // bytes of the gathered bucket; world * owners_shared_Scale_shard * 4; topology.world
+  static constexpr long long owners_shared_Scale_slotOffset = at<N>(192, 192, 288, 384, 768);  // bytes into the arena of slots, of its gathered copy; owners_shared_A_slotOffset + owners_shared_A_gatheredBytes; gather
+  static_assert(owners_shared_Scale_shardOffset == owners_shared_A_shardOffset + owners_shared_A_shard * 4,
+                "shard: the shard of shared/scale starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(owners_shared_Scale_moment1Offset == owners_shared_A_moment2Offset + owners_shared_A_shard * 4,
+                "optimizer: the first moment of shared/scale starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(owners_shared_Scale_moment2Offset == owners_shared_Scale_moment1Offset + owners_shared_Scale_shard * 4,
+                "optimizer: the second moment of shared/scale starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(owners_shared_Scale_gradientShardOffset == owners_shared_A_gradientShardOffset + owners_shared_A_shard * 4,
+                "gradients: the gradient shard of shared/scale starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(owners_shared_Scale_gatheredBytes == world * owners_shared_Scale_shard * 4,
+                "topology.world: the gathered copy of shared/scale is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(owners_shared_Scale_slotOffset == owners_shared_A_slotOffset + owners_shared_A_gatheredBytes,
+                "gather: the slot of shared/scale is behind those of blocks and of the shared parameters before it" SHARDGEN_FIX);
+
+  // Where a rank has bucket shared/rope, in bytes from the start of an arena.
+  static constexpr long long owners_shared_Rope_shardOffset = at<N>(320, 192, 192, 192, 192);  // bytes into shards of f32; owners_shared_Scale_shardOffset + owners_shared_Scale_shard * 4; shard
+  static constexpr long long owners_shared_Rope_gatheredBytes = at<N>(32, 64, 96, 128, 256);  // bytes of the gathered bucket; world * owners_shared_Rope_shard * 4; topology.world
+  static constexpr long long owners_shared_Rope_slotOffset = at<N>(224, 256, 384, 512, 1024);  // bytes into the arena of slots, of its gathered copy; owners_shared_Scale_slotOffset + owners_shared_Scale_gatheredBytes; gather
+  static_assert(owners_shared_Rope_shardOffset == owners_shared_Scale_shardOffset + owners_shared_Scale_shard * 4,
+                "shard: the shard of shared/rope starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(owners_shared_Rope_gatheredBytes == world * owners_shared_Rope_shard * 4,
+                "topology.world: the gathered copy of shared/rope is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(owners_shared_Rope_slotOffset == owners_shared_Scale_slotOffset + owners_shared_Scale_gatheredBytes,
+                "gather: the slot of shared/rope is behind those of blocks and of the shared parameters before it" SHARDGEN_FIX);
+
+  // The full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
+  // buffer n starts at n * gradientBufferBytes.
+  static constexpr long long owners_gradientOffset_owners_shared_A = 0;  // bytes into a gradient buffer, of shared/a; 0; gradients.slots
+  static constexpr long long owners_gradientOffset_owners_shared_Scale = at<N>(64, 64, 96, 128, 256);  // bytes into a gradient buffer, of shared/scale; owners_gradientOffset_owners_shared_A + owners_shared_A_gatheredBytes; gradients.slots
+  static constexpr long long owners_gradientBytes = at<N>(96, 128, 192, 256, 512);  // bytes of all gradients of a block owners; owners_gradientOffset_owners_shared_Scale + owners_shared_Scale_gatheredBytes; gradients.slots
+  static constexpr long long layer_f32_gradientOffset = 0;  // bytes into a gradient buffer, of layer.{i}/f32; 0; gradients.slots
+  static constexpr long long layer_gradientOffset_owners_shared_Scale = at<N>(64, 64, 96, 128, 256);  // bytes into a gradient buffer, of shared/scale; layer_f32_gradientOffset + layer_f32_gatheredBytes; gradients.slots
+  static constexpr long long layer_gradientBytes = at<N>(96, 128, 192, 256, 512);  // bytes of all gradients of a block layer.{i}; layer_gradientOffset_owners_shared_Scale + owners_shared_Scale_gatheredBytes; gradients.slots
+  static constexpr long long bare_gradientOffset_owners_shared_Scale = 0;  // bytes into a gradient buffer, of shared/scale; 0; gradients.slots
+  static constexpr long long bare_gradientBytes = at<N>(32, 64, 96, 128, 256);  // bytes of all gradients of a block bare; bare_gradientOffset_owners_shared_Scale + owners_shared_Scale_gatheredBytes; gradients.slots
+  static constexpr long long tail_f32_gradientOffset = 0;  // bytes into a gradient buffer, of tail/f32; 0; gradients.slots
+  static constexpr long long tail_gradientOffset_owners_shared_A = at<N>(32, 64, 96, 128, 256);  // bytes into a gradient buffer, of shared/a; tail_f32_gradientOffset + tail_f32_gatheredBytes; gradients.slots
+  static constexpr long long tail_gradientBytes = at<N>(96, 128, 192, 256, 512);  // bytes of all gradients of a block tail; tail_gradientOffset_owners_shared_A + owners_shared_A_gatheredBytes; gradients.slots
+  static constexpr long long gradientBufferBytes = at<N>(96, 128, 192, 256, 512);  // bytes of a gradient buffer; largest(owners_gradientBytes, layer_gradientBytes, bare_gradientBytes, tail_gradientBytes); gradients.slots
+  static_assert(owners_gradientOffset_owners_shared_A == 0,
+                "gradients.slots: the gradient of shared/a in block owners starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(owners_gradientOffset_owners_shared_Scale == owners_gradientOffset_owners_shared_A + owners_shared_A_gatheredBytes,
+                "gradients.slots: the gradient of shared/scale in block owners starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(owners_gradientBytes == owners_gradientOffset_owners_shared_Scale + owners_shared_Scale_gatheredBytes,
+                "gradients.slots: the gradients of block owners end where the last of them does" SHARDGEN_FIX);
+  static_assert(layer_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of layer.{i}/f32 in block layer.{i} starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(layer_gradientOffset_owners_shared_Scale == layer_f32_gradientOffset + layer_f32_gatheredBytes,
+                "gradients.slots: the gradient of shared/scale in block layer.{i} starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(layer_gradientBytes == layer_gradientOffset_owners_shared_Scale + owners_shared_Scale_gatheredBytes,
+                "gradients.slots: the gradients of block layer.{i} end where the last of them does" SHARDGEN_FIX);
+  static_assert(bare_gradientOffset_owners_shared_Scale == 0,
+                "gradients.slots: the gradient of shared/scale in block bare starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(bare_gradientBytes == bare_gradientOffset_owners_shared_Scale + owners_shared_Scale_gatheredBytes,
+                "gradients.slots: the gradients of block bare end where the last of them does" SHARDGEN_FIX);
+  static_assert(tail_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of tail/f32 in block tail starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(tail_gradientOffset_owners_shared_A == tail_f32_gradientOffset + tail_f32_gatheredBytes,
+                "gradients.slots: the gradient of shared/a in block tail starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(tail_gradientBytes == tail_gradientOffset_owners_shared_A + owners_shared_A_gatheredBytes,
+                "gradients.slots: the gradients of block tail end where the last of them does" SHARDGEN_FIX);
+  static_assert(gradientBufferBytes == largest(owners_gradientBytes, layer_gradientBytes, bare_gradientBytes, tail_gradientBytes),
+                "gradients.slots: a gradient buffer is as large as the gradients of the block that has most" SHARDGEN_FIX);
+
+  // Gradients on their way through a reduction, and sums of a step.
+  static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
+  static constexpr long long wireShardBytes = at<N>(64, 32, 32, 32, 32);  // bytes of staging behind it, for one reduced shard; roundUp(largest(layer_f32_shard * 4, tail_f32_shard * 4, owners_shared_A_shard * 4, owners_shared_Scale_shard * 4), alignBytes); gradients.reduce
+  static constexpr long long partialsBytes = 32;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static_assert(wireFullBytes == roundUp(0, alignBytes),
+                "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
+  static_assert(wireShardBytes == roundUp(largest(layer_f32_shard * 4, tail_f32_shard * 4, owners_shared_A_shard * 4, owners_shared_Scale_shard * 4), alignBytes),
+                "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes" SHARDGEN_FIX);
+
+  // The arenas, which are all that Open allocates.
+  static constexpr long long shardsF32Bytes = at<N>(352, 224, 224, 224, 224);  // bytes; owners_shared_Rope_shardOffset + owners_shared_Rope_shard * 4; topology.world
+  static constexpr long long momentsF32Bytes = at<N>(640, 384, 384, 384, 384);  // bytes; owners_shared_Scale_moment2Offset + owners_shared_Scale_shard * 4; topology.world
+  static constexpr long long gradientShardsF32Bytes = at<N>(320, 192, 192, 192, 192);  // bytes; owners_shared_Scale_gradientShardOffset + owners_shared_Scale_shard * 4; topology.world
+  static constexpr long long slotsBytes = at<N>(256, 320, 480, 640, 1280);  // bytes; owners_shared_Rope_slotOffset + owners_shared_Rope_gatheredBytes; topology.world
+  static constexpr long long gradientBuffersBytes = at<N>(192, 256, 384, 512, 1024);  // bytes; gradientSlots * gradientBufferBytes; topology.world
+  static constexpr long long stagingBytes = at<N>(64, 32, 32, 32, 32);  // bytes; wireFullBytes + wireShardBytes; topology.world
+  static constexpr long long scratchBytes = 96;  // bytes; partialsStart + partialsBytes; topology.world
+  static_assert(shardsF32Bytes == owners_shared_Rope_shardOffset + owners_shared_Rope_shard * 4,
+                "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(momentsF32Bytes == owners_shared_Scale_moment2Offset + owners_shared_Scale_shard * 4,
+                "topology.world: the arena of moments of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientShardsF32Bytes == owners_shared_Scale_gradientShardOffset + owners_shared_Scale_shard * 4,
+                "topology.world: the arena of gradient shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(slotsBytes == owners_shared_Rope_slotOffset + owners_shared_Rope_gatheredBytes,
+                "topology.world: the arena of slots ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientBuffersBytes == gradientSlots * gradientBufferBytes,
+                "topology.world: the arena of gradient buffers ends where its last part does" SHARDGEN_FIX);
+  static_assert(stagingBytes == wireFullBytes + wireShardBytes,
+                "topology.world: the arena of staging ends where its last part does" SHARDGEN_FIX);
+  static_assert(scratchBytes == partialsStart + partialsBytes,
+                "topology.world: the arena of scratch ends where its last part does" SHARDGEN_FIX);
+  static_assert(peakBytes == shardsF32Bytes +
+                    momentsF32Bytes +
+                    gradientShardsF32Bytes +
+                    slotsBytes +
+                    gradientBuffersBytes +
+                    stagingBytes +
+                    scratchBytes,
+                "topology.world: all that is allocated is the arenas" SHARDGEN_FIX);
+
+  // Every arena, bucket and gradient, one after another.
+  template <class Visit>
+  static void eachArena(Visit visit) {
+    visit(ArenaPlace{"shards", "f32", shardsF32Bytes});
+    visit(ArenaPlace{"moments", "f32", momentsF32Bytes});
+    visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32Bytes});
+    visit(ArenaPlace{"slots", "", slotsBytes});
+    visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytes});
+    visit(ArenaPlace{"staging", "", stagingBytes});
+    visit(ArenaPlace{"scratch", "", scratchBytes});
   }
-  visit(BucketPlace{"tail/f32", 0, tail_f32_shard_world1, tail_f32_shardOffset_world1, -1, tail_f32_moment1Offset_world1, tail_f32_moment2Offset_world1, tail_f32_gradientShardOffset_world1, tail_f32_slotOffset_world1, tail_f32_gatheredBytes_world1});
-  visit(BucketPlace{"shared/a", 0, owners_shared_A_shard_world1, owners_shared_A_shardOffset_world1, -1, owners_shared_A_moment1Offset_world1, owners_shared_A_moment2Offset_world1, owners_shared_A_gradientShardOffset_world1, owners_shared_A_slotOffset_world1, owners_shared_A_gatheredBytes_world1});
-  visit(BucketPlace{"shared/scale", 0, owners_shared_Scale_shard_world1, owners_shared_Scale_shardOffset_world1, -1, owners_shared_Scale_moment1Offset_world1, owners_shared_Scale_moment2Offset_world1, owners_shared_Scale_gradientShardOffset_world1, owners_shared_Scale_slotOffset_world1, owners_shared_Scale_gatheredBytes_world1});
-  visit(BucketPlace{"shared/rope", 0, owners_shared_Rope_shard_world1, owners_shared_Rope_shardOffset_world1, -1, -1, -1, -1, owners_shared_Rope_slotOffset_world1, owners_shared_Rope_gatheredBytes_world1});
-}
-template <class Visit>
-void eachGradientWorld1(Visit visit) {
-  visit(GradientPlace{"owners", 0, "shared/a", owners_gradientOffset_owners_shared_A_world1, owners_shared_A_gatheredBytes_world1});
-  visit(GradientPlace{"owners", 0, "shared/scale", owners_gradientOffset_owners_shared_Scale_world1, owners_shared_Scale_gatheredBytes_world1});
-  for (long long i = 0; i < LayerLen; i++) {
-    visit(GradientPlace{"layer.{i}", i, "layer.{i}/f32", layer_f32_gradientOffset_world1, layer_f32_gatheredBytes_world1});
-    visit(GradientPlace{"layer.{i}", i, "shared/scale", layer_gradientOffset_owners_shared_Scale_world1, owners_shared_Scale_gatheredBytes_world1});
+  template <class Visit>
+  static void eachBucket(Visit visit) {
+    for (long long i = 0; i < LayerLen; i++) {
+      visit(BucketPlace{"layer.{i}/f32", i, layer_f32_shard, layer_f32_shardOffset(i), -1, layer_f32_moment1Offset(i), layer_f32_moment2Offset(i), layer_f32_gradientShardOffset(i), layer_f32_slotOffset(i), layer_f32_gatheredBytes});
+    }
+    visit(BucketPlace{"tail/f32", 0, tail_f32_shard, tail_f32_shardOffset, -1, tail_f32_moment1Offset, tail_f32_moment2Offset, tail_f32_gradientShardOffset, tail_f32_slotOffset, tail_f32_gatheredBytes});
+    visit(BucketPlace{"shared/a", 0, owners_shared_A_shard, owners_shared_A_shardOffset, -1, owners_shared_A_moment1Offset, owners_shared_A_moment2Offset, owners_shared_A_gradientShardOffset, owners_shared_A_slotOffset, owners_shared_A_gatheredBytes});
+    visit(BucketPlace{"shared/scale", 0, owners_shared_Scale_shard, owners_shared_Scale_shardOffset, -1, owners_shared_Scale_moment1Offset, owners_shared_Scale_moment2Offset, owners_shared_Scale_gradientShardOffset, owners_shared_Scale_slotOffset, owners_shared_Scale_gatheredBytes});
+    visit(BucketPlace{"shared/rope", 0, owners_shared_Rope_shard, owners_shared_Rope_shardOffset, -1, -1, -1, -1, owners_shared_Rope_slotOffset, owners_shared_Rope_gatheredBytes});
   }
-  visit(GradientPlace{"bare", 0, "shared/scale", bare_gradientOffset_owners_shared_Scale_world1, owners_shared_Scale_gatheredBytes_world1});
-  visit(GradientPlace{"tail", 0, "tail/f32", tail_f32_gradientOffset_world1, tail_f32_gatheredBytes_world1});
-  visit(GradientPlace{"tail", 0, "shared/a", tail_gradientOffset_owners_shared_A_world1, owners_shared_A_gatheredBytes_world1});
-}
-
-// World 2: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld2 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld2 = 64;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld2 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld2(long long) { return slotRun0BytesWorld2; }
-SHARDGEN_FUNCTION long long slotStartWorld2(long long slot) { return slotRun0StartWorld2 + (slot - slotRun0FirstWorld2) * slotRun0BytesWorld2; }
-static_assert(slotRun0FirstWorld2 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotRun0StartWorld2 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-
-// World 2: bytes from one instance of layer.{i} to the next.
-constexpr long long layer_shardsF32Stride_world2 = 32;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long layer_gradientShardsF32Stride_world2 = 32;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long layer_momentsF32Stride_world2 = 64;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(layer_shardsF32Stride_world2 == layer_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientShardsF32Stride_world2 == layer_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_momentsF32Stride_world2 == layer_f32_shard_world2 * 4 + layer_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 2: where a rank has bucket layer.{i}/f32, in bytes from the start of an arena.
-constexpr long long layer_f32_shardFirst_world2 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long layer_f32_gradientShardFirst_world2 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long layer_f32_moment1First_world2 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long layer_f32_moment2First_world2 = 32;  // bytes into moments of f32; layer_f32_moment1First_world2 + layer_f32_shard_world2 * 4; optimizer
-constexpr long long layer_f32_gatheredBytes_world2 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long layer_f32_shardOffset_world2(long long i) { return layer_f32_shardFirst_world2 + i * layer_shardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long layer_f32_gradientShardOffset_world2(long long i) { return layer_f32_gradientShardFirst_world2 + i * layer_gradientShardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long layer_f32_moment1Offset_world2(long long i) { return layer_f32_moment1First_world2 + i * layer_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long layer_f32_moment2Offset_world2(long long i) { return layer_f32_moment2First_world2 + i * layer_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long layer_f32_slotOffset_world2(long long i) { return slotStartWorld2((layer_position + i) % maxLive) + layer_f32_blockOffset_world2; }
-static_assert(layer_f32_shardFirst_world2 == 0,
-              "shard: the shard of layer.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gradientShardFirst_world2 == 0,
-              "gradients: the gradient shard of layer.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_moment1First_world2 == 0,
-              "optimizer: the moment1 of layer.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_moment2First_world2 == layer_f32_moment1First_world2 + layer_f32_shard_world2 * 4,
-              "optimizer: the moment2 of layer.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gatheredBytes_world2 == world2 * layer_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of layer.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of layer.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotBytesWorld2(layer_position % maxLive) >= layer_f32_blockOffset_world2 + layer_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block layer.{i} holds layer.{i}/f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 2: where a rank has bucket tail/f32, in bytes from the start of an arena.
-constexpr long long tail_f32_shardOffset_world2 = 96;  // bytes into shards of f32; layer_f32_shardFirst_world2 + LayerLen * layer_shardsF32Stride_world2; shard
-constexpr long long tail_f32_gradientShardOffset_world2 = 96;  // bytes into gradient shards of f32; layer_f32_gradientShardFirst_world2 + LayerLen * layer_gradientShardsF32Stride_world2; gradients
-constexpr long long tail_f32_moment1Offset_world2 = 192;  // bytes into moments of f32; layer_f32_moment1First_world2 + LayerLen * layer_momentsF32Stride_world2; optimizer
-constexpr long long tail_f32_moment2Offset_world2 = 224;  // bytes into moments of f32; tail_f32_moment1Offset_world2 + tail_f32_shard_world2 * 4; optimizer
-constexpr long long tail_f32_gatheredBytes_world2 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long tail_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long tail_f32_slotOffset_world2 = slotStartWorld2(tail_position % maxLive) + tail_f32_blockOffset_world2;
-static_assert(tail_f32_shardOffset_world2 == layer_f32_shardFirst_world2 + LayerLen * layer_shardsF32Stride_world2,
-              "shard: the shard of tail/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gradientShardOffset_world2 == layer_f32_gradientShardFirst_world2 + LayerLen * layer_gradientShardsF32Stride_world2,
-              "gradients: the gradient shard of tail/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_moment1Offset_world2 == layer_f32_moment1First_world2 + LayerLen * layer_momentsF32Stride_world2,
-              "optimizer: the moment1 of tail/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_moment2Offset_world2 == tail_f32_moment1Offset_world2 + tail_f32_shard_world2 * 4,
-              "optimizer: the moment2 of tail/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gatheredBytes_world2 == world2 * tail_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of tail/f32 is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of tail/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotBytesWorld2(tail_position % maxLive) >= tail_f32_blockOffset_world2 + tail_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block tail holds tail/f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 2: where a rank has bucket shared/a, in bytes from the start of an arena.
-constexpr long long owners_shared_A_shardOffset_world2 = 128;  // bytes into shards of f32; tail_f32_shardOffset_world2 + tail_f32_shard_world2 * 4; shard
-constexpr long long owners_shared_A_gradientShardOffset_world2 = 128;  // bytes into gradient shards of f32; tail_f32_gradientShardOffset_world2 + tail_f32_shard_world2 * 4; gradients
-constexpr long long owners_shared_A_moment1Offset_world2 = 256;  // bytes into moments of f32; tail_f32_moment2Offset_world2 + tail_f32_shard_world2 * 4; optimizer
-constexpr long long owners_shared_A_moment2Offset_world2 = 288;  // bytes into moments of f32; owners_shared_A_moment1Offset_world2 + owners_shared_A_shard_world2 * 4; optimizer
-constexpr long long owners_shared_A_gatheredBytes_world2 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_A_slotOffset_world2 = 128;  // bytes into the arena of slots, of its gathered copy; slotStartWorld2(maxLive); gather
-static_assert(owners_shared_A_shardOffset_world2 == tail_f32_shardOffset_world2 + tail_f32_shard_world2 * 4,
-              "shard: the shard of shared/a starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_gradientShardOffset_world2 == tail_f32_gradientShardOffset_world2 + tail_f32_shard_world2 * 4,
-              "gradients: the gradient shard of shared/a starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_moment1Offset_world2 == tail_f32_moment2Offset_world2 + tail_f32_shard_world2 * 4,
-              "optimizer: the moment1 of shared/a starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_moment2Offset_world2 == owners_shared_A_moment1Offset_world2 + owners_shared_A_shard_world2 * 4,
-              "optimizer: the moment2 of shared/a starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_gatheredBytes_world2 == world2 * owners_shared_A_shard_world2 * 4,
-              "topology.world: the gathered copy of shared/a is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_slotOffset_world2 == slotStartWorld2(maxLive),
-              "gather: the slot of shared/a is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 2: where a rank has bucket shared/scale, in bytes from the start of an arena.
-constexpr long long owners_shared_Scale_shardOffset_world2 = 160;  // bytes into shards of f32; owners_shared_A_shardOffset_world2 + owners_shared_A_shard_world2 * 4; shard
-constexpr long long owners_shared_Scale_gradientShardOffset_world2 = 160;  // bytes into gradient shards of f32; owners_shared_A_gradientShardOffset_world2 + owners_shared_A_shard_world2 * 4; gradients
-constexpr long long owners_shared_Scale_moment1Offset_world2 = 320;  // bytes into moments of f32; owners_shared_A_moment2Offset_world2 + owners_shared_A_shard_world2 * 4; optimizer
-constexpr long long owners_shared_Scale_moment2Offset_world2 = 352;  // bytes into moments of f32; owners_shared_Scale_moment1Offset_world2 + owners_shared_Scale_shard_world2 * 4; optimizer
-constexpr long long owners_shared_Scale_gatheredBytes_world2 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_Scale_slotOffset_world2 = 192;  // bytes into the arena of slots, of its gathered copy; owners_shared_A_slotOffset_world2 + owners_shared_A_gatheredBytes_world2; gather
-static_assert(owners_shared_Scale_shardOffset_world2 == owners_shared_A_shardOffset_world2 + owners_shared_A_shard_world2 * 4,
-              "shard: the shard of shared/scale starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_gradientShardOffset_world2 == owners_shared_A_gradientShardOffset_world2 + owners_shared_A_shard_world2 * 4,
-              "gradients: the gradient shard of shared/scale starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_moment1Offset_world2 == owners_shared_A_moment2Offset_world2 + owners_shared_A_shard_world2 * 4,
-              "optimizer: the moment1 of shared/scale starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_moment2Offset_world2 == owners_shared_Scale_moment1Offset_world2 + owners_shared_Scale_shard_world2 * 4,
-              "optimizer: the moment2 of shared/scale starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_gatheredBytes_world2 == world2 * owners_shared_Scale_shard_world2 * 4,
-              "topology.world: the gathered copy of shared/scale is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_slotOffset_world2 == owners_shared_A_slotOffset_world2 + owners_shared_A_gatheredBytes_world2,
-              "gather: the slot of shared/scale is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 2: where a rank has bucket shared/rope, in bytes from the start of an arena.
-constexpr long long owners_shared_Rope_shardOffset_world2 = 192;  // bytes into shards of f32; owners_shared_Scale_shardOffset_world2 + owners_shared_Scale_shard_world2 * 4; shard
-constexpr long long owners_shared_Rope_gatheredBytes_world2 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_Rope_slotOffset_world2 = 256;  // bytes into the arena of slots, of its gathered copy; owners_shared_Scale_slotOffset_world2 + owners_shared_Scale_gatheredBytes_world2; gather
-static_assert(owners_shared_Rope_shardOffset_world2 == owners_shared_Scale_shardOffset_world2 + owners_shared_Scale_shard_world2 * 4,
-              "shard: the shard of shared/rope starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_gatheredBytes_world2 == world2 * owners_shared_Rope_shard_world2 * 4,
-              "topology.world: the gathered copy of shared/rope is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_slotOffset_world2 == owners_shared_Scale_slotOffset_world2 + owners_shared_Scale_gatheredBytes_world2,
-              "gather: the slot of shared/rope is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 2: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld2.
-constexpr long long owners_gradientOffset_owners_shared_A_world2 = 0;  // bytes into a gradient buffer, of shared/a; its start; gradients.slots
-constexpr long long owners_gradientOffset_owners_shared_Scale_world2 = 64;  // bytes into a gradient buffer, of shared/scale; owners_gradientOffset_owners_shared_A_world2 + owners_shared_A_gatheredBytes_world2; gradients.slots
-constexpr long long owners_gradientBytes_world2 = 128;  // bytes of all gradients of a block owners; owners_gradientOffset_owners_shared_Scale_world2 + owners_shared_Scale_gatheredBytes_world2; gradients.slots
-constexpr long long layer_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of layer.{i}/f32; its start; gradients.slots
-constexpr long long layer_gradientOffset_owners_shared_Scale_world2 = 64;  // bytes into a gradient buffer, of shared/scale; layer_f32_gradientOffset_world2 + layer_f32_gatheredBytes_world2; gradients.slots
-constexpr long long layer_gradientBytes_world2 = 128;  // bytes of all gradients of a block layer.{i}; layer_gradientOffset_owners_shared_Scale_world2 + owners_shared_Scale_gatheredBytes_world2; gradients.slots
-constexpr long long bare_gradientOffset_owners_shared_Scale_world2 = 0;  // bytes into a gradient buffer, of shared/scale; its start; gradients.slots
-constexpr long long bare_gradientBytes_world2 = 64;  // bytes of all gradients of a block bare; bare_gradientOffset_owners_shared_Scale_world2 + owners_shared_Scale_gatheredBytes_world2; gradients.slots
-constexpr long long tail_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of tail/f32; its start; gradients.slots
-constexpr long long tail_gradientOffset_owners_shared_A_world2 = 64;  // bytes into a gradient buffer, of shared/a; tail_f32_gradientOffset_world2 + tail_f32_gatheredBytes_world2; gradients.slots
-constexpr long long tail_gradientBytes_world2 = 128;  // bytes of all gradients of a block tail; tail_gradientOffset_owners_shared_A_world2 + owners_shared_A_gatheredBytes_world2; gradients.slots
-constexpr long long gradientBufferBytesWorld2 = 128;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(owners_gradientOffset_owners_shared_A_world2 == 0,
-              "gradients.slots: the gradient of shared/a in block owners starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_gradientOffset_owners_shared_Scale_world2 == owners_gradientOffset_owners_shared_A_world2 + owners_shared_A_gatheredBytes_world2,
-              "gradients.slots: the gradient of shared/scale in block owners starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_gradientBytes_world2 == owners_gradientOffset_owners_shared_Scale_world2 + owners_shared_Scale_gatheredBytes_world2,
-              "gradients.slots: the gradients of block owners end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of layer.{i}/f32 in block layer.{i} starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientOffset_owners_shared_Scale_world2 == layer_f32_gradientOffset_world2 + layer_f32_gatheredBytes_world2,
-              "gradients.slots: the gradient of shared/scale in block layer.{i} starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientBytes_world2 == layer_gradientOffset_owners_shared_Scale_world2 + owners_shared_Scale_gatheredBytes_world2,
-              "gradients.slots: the gradients of block layer.{i} end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(bare_gradientOffset_owners_shared_Scale_world2 == 0,
-              "gradients.slots: the gradient of shared/scale in block bare starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(bare_gradientBytes_world2 == bare_gradientOffset_owners_shared_Scale_world2 + owners_shared_Scale_gatheredBytes_world2,
-              "gradients.slots: the gradients of block bare end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of tail/f32 in block tail starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_gradientOffset_owners_shared_A_world2 == tail_f32_gradientOffset_world2 + tail_f32_gatheredBytes_world2,
-              "gradients.slots: the gradient of shared/a in block tail starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_gradientBytes_world2 == tail_gradientOffset_owners_shared_A_world2 + owners_shared_A_gatheredBytes_world2,
-              "gradients.slots: the gradients of block tail end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientBufferBytesWorld2 == larger(larger(larger(larger(0, owners_gradientBytes_world2), layer_gradientBytes_world2), bare_gradientBytes_world2), tail_gradientBytes_world2),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate tied.yaml");
-
-// World 2: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld2 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld2 = 32;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld2 = 32;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld2 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate tied.yaml");
-static_assert(wireShardBytesWorld2 == roundUp(larger(larger(larger(larger(0, layer_f32_shard_world2 * 4), tail_f32_shard_world2 * 4), owners_shared_A_shard_world2 * 4), owners_shared_Scale_shard_world2 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate tied.yaml");
-
-// World 2: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld2 = 224;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld2 = 384;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld2 = 192;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld2 = 320;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld2 = 256;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld2 = 32;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld2 = 96;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld2 == owners_shared_Rope_shardOffset_world2 + owners_shared_Rope_shard_world2 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(momentsF32BytesWorld2 == owners_shared_Scale_moment2Offset_world2 + owners_shared_Scale_shard_world2 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientShardsF32BytesWorld2 == owners_shared_Scale_gradientShardOffset_world2 + owners_shared_Scale_shard_world2 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotsBytesWorld2 == owners_shared_Rope_slotOffset_world2 + owners_shared_Rope_gatheredBytes_world2,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientBuffersBytesWorld2 == gradientSlots * gradientBufferBytesWorld2,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(stagingBytesWorld2 == wireFullBytesWorld2 + wireShardBytesWorld2,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(scratchBytesWorld2 == partialsStart + partialsBytesWorld2,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(peakBytesWorld2 == shardsF32BytesWorld2 + momentsF32BytesWorld2 + gradientShardsF32BytesWorld2 + slotsBytesWorld2 + gradientBuffersBytesWorld2 + stagingBytesWorld2 + scratchBytesWorld2,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate tied.yaml");
-
-// World 2: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld2(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld2});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld2});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld2});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld2});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld2});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld2});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld2});
-}
-template <class Visit>
-void eachBucketWorld2(Visit visit) {
-  for (long long i = 0; i < LayerLen; i++) {
-    visit(BucketPlace{"layer.{i}/f32", i, layer_f32_shard_world2, layer_f32_shardOffset_world2(i), -1, layer_f32_moment1Offset_world2(i), layer_f32_moment2Offset_world2(i), layer_f32_gradientShardOffset_world2(i), layer_f32_slotOffset_world2(i), layer_f32_gatheredBytes_world2});
+  template <class Visit>
+  static void eachGradient(Visit visit) {
+    visit(GradientPlace{"owners", 0, "shared/a", owners_gradientOffset_owners_shared_A, owners_shared_A_gatheredBytes});
+    visit(GradientPlace{"owners", 0, "shared/scale", owners_gradientOffset_owners_shared_Scale, owners_shared_Scale_gatheredBytes});
+    for (long long i = 0; i < LayerLen; i++) {
+      visit(GradientPlace{"layer.{i}", i, "layer.{i}/f32", layer_f32_gradientOffset, layer_f32_gatheredBytes});
+      visit(GradientPlace{"layer.{i}", i, "shared/scale", layer_gradientOffset_owners_shared_Scale, owners_shared_Scale_gatheredBytes});
+    }
+    visit(GradientPlace{"bare", 0, "shared/scale", bare_gradientOffset_owners_shared_Scale, owners_shared_Scale_gatheredBytes});
+    visit(GradientPlace{"tail", 0, "tail/f32", tail_f32_gradientOffset, tail_f32_gatheredBytes});
+    visit(GradientPlace{"tail", 0, "shared/a", tail_gradientOffset_owners_shared_A, owners_shared_A_gatheredBytes});
   }
-  visit(BucketPlace{"tail/f32", 0, tail_f32_shard_world2, tail_f32_shardOffset_world2, -1, tail_f32_moment1Offset_world2, tail_f32_moment2Offset_world2, tail_f32_gradientShardOffset_world2, tail_f32_slotOffset_world2, tail_f32_gatheredBytes_world2});
-  visit(BucketPlace{"shared/a", 0, owners_shared_A_shard_world2, owners_shared_A_shardOffset_world2, -1, owners_shared_A_moment1Offset_world2, owners_shared_A_moment2Offset_world2, owners_shared_A_gradientShardOffset_world2, owners_shared_A_slotOffset_world2, owners_shared_A_gatheredBytes_world2});
-  visit(BucketPlace{"shared/scale", 0, owners_shared_Scale_shard_world2, owners_shared_Scale_shardOffset_world2, -1, owners_shared_Scale_moment1Offset_world2, owners_shared_Scale_moment2Offset_world2, owners_shared_Scale_gradientShardOffset_world2, owners_shared_Scale_slotOffset_world2, owners_shared_Scale_gatheredBytes_world2});
-  visit(BucketPlace{"shared/rope", 0, owners_shared_Rope_shard_world2, owners_shared_Rope_shardOffset_world2, -1, -1, -1, -1, owners_shared_Rope_slotOffset_world2, owners_shared_Rope_gatheredBytes_world2});
-}
-template <class Visit>
-void eachGradientWorld2(Visit visit) {
-  visit(GradientPlace{"owners", 0, "shared/a", owners_gradientOffset_owners_shared_A_world2, owners_shared_A_gatheredBytes_world2});
-  visit(GradientPlace{"owners", 0, "shared/scale", owners_gradientOffset_owners_shared_Scale_world2, owners_shared_Scale_gatheredBytes_world2});
-  for (long long i = 0; i < LayerLen; i++) {
-    visit(GradientPlace{"layer.{i}", i, "layer.{i}/f32", layer_f32_gradientOffset_world2, layer_f32_gatheredBytes_world2});
-    visit(GradientPlace{"layer.{i}", i, "shared/scale", layer_gradientOffset_owners_shared_Scale_world2, owners_shared_Scale_gatheredBytes_world2});
-  }
-  visit(GradientPlace{"bare", 0, "shared/scale", bare_gradientOffset_owners_shared_Scale_world2, owners_shared_Scale_gatheredBytes_world2});
-  visit(GradientPlace{"tail", 0, "tail/f32", tail_f32_gradientOffset_world2, tail_f32_gatheredBytes_world2});
-  visit(GradientPlace{"tail", 0, "shared/a", tail_gradientOffset_owners_shared_A_world2, owners_shared_A_gatheredBytes_world2});
-}
+};
 
-// World 3: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld3 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld3 = 96;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld3 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld3(long long) { return slotRun0BytesWorld3; }
-SHARDGEN_FUNCTION long long slotStartWorld3(long long slot) { return slotRun0StartWorld3 + (slot - slotRun0FirstWorld3) * slotRun0BytesWorld3; }
-static_assert(slotRun0FirstWorld3 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotRun0StartWorld3 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-
-// World 3: bytes from one instance of layer.{i} to the next.
-constexpr long long layer_shardsF32Stride_world3 = 32;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long layer_gradientShardsF32Stride_world3 = 32;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long layer_momentsF32Stride_world3 = 64;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(layer_shardsF32Stride_world3 == layer_f32_shard_world3 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientShardsF32Stride_world3 == layer_f32_shard_world3 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_momentsF32Stride_world3 == layer_f32_shard_world3 * 4 + layer_f32_shard_world3 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 3: where a rank has bucket layer.{i}/f32, in bytes from the start of an arena.
-constexpr long long layer_f32_shardFirst_world3 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long layer_f32_gradientShardFirst_world3 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long layer_f32_moment1First_world3 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long layer_f32_moment2First_world3 = 32;  // bytes into moments of f32; layer_f32_moment1First_world3 + layer_f32_shard_world3 * 4; optimizer
-constexpr long long layer_f32_gatheredBytes_world3 = 96;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_f32_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long layer_f32_shardOffset_world3(long long i) { return layer_f32_shardFirst_world3 + i * layer_shardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long layer_f32_gradientShardOffset_world3(long long i) { return layer_f32_gradientShardFirst_world3 + i * layer_gradientShardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long layer_f32_moment1Offset_world3(long long i) { return layer_f32_moment1First_world3 + i * layer_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long layer_f32_moment2Offset_world3(long long i) { return layer_f32_moment2First_world3 + i * layer_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long layer_f32_slotOffset_world3(long long i) { return slotStartWorld3((layer_position + i) % maxLive) + layer_f32_blockOffset_world3; }
-static_assert(layer_f32_shardFirst_world3 == 0,
-              "shard: the shard of layer.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gradientShardFirst_world3 == 0,
-              "gradients: the gradient shard of layer.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_moment1First_world3 == 0,
-              "optimizer: the moment1 of layer.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_moment2First_world3 == layer_f32_moment1First_world3 + layer_f32_shard_world3 * 4,
-              "optimizer: the moment2 of layer.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gatheredBytes_world3 == world3 * layer_f32_shard_world3 * 4,
-              "topology.world: the gathered copy of layer.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of layer.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotBytesWorld3(layer_position % maxLive) >= layer_f32_blockOffset_world3 + layer_f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block layer.{i} holds layer.{i}/f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 3: where a rank has bucket tail/f32, in bytes from the start of an arena.
-constexpr long long tail_f32_shardOffset_world3 = 96;  // bytes into shards of f32; layer_f32_shardFirst_world3 + LayerLen * layer_shardsF32Stride_world3; shard
-constexpr long long tail_f32_gradientShardOffset_world3 = 96;  // bytes into gradient shards of f32; layer_f32_gradientShardFirst_world3 + LayerLen * layer_gradientShardsF32Stride_world3; gradients
-constexpr long long tail_f32_moment1Offset_world3 = 192;  // bytes into moments of f32; layer_f32_moment1First_world3 + LayerLen * layer_momentsF32Stride_world3; optimizer
-constexpr long long tail_f32_moment2Offset_world3 = 224;  // bytes into moments of f32; tail_f32_moment1Offset_world3 + tail_f32_shard_world3 * 4; optimizer
-constexpr long long tail_f32_gatheredBytes_world3 = 96;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long tail_f32_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long tail_f32_slotOffset_world3 = slotStartWorld3(tail_position % maxLive) + tail_f32_blockOffset_world3;
-static_assert(tail_f32_shardOffset_world3 == layer_f32_shardFirst_world3 + LayerLen * layer_shardsF32Stride_world3,
-              "shard: the shard of tail/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gradientShardOffset_world3 == layer_f32_gradientShardFirst_world3 + LayerLen * layer_gradientShardsF32Stride_world3,
-              "gradients: the gradient shard of tail/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_moment1Offset_world3 == layer_f32_moment1First_world3 + LayerLen * layer_momentsF32Stride_world3,
-              "optimizer: the moment1 of tail/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_moment2Offset_world3 == tail_f32_moment1Offset_world3 + tail_f32_shard_world3 * 4,
-              "optimizer: the moment2 of tail/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gatheredBytes_world3 == world3 * tail_f32_shard_world3 * 4,
-              "topology.world: the gathered copy of tail/f32 is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of tail/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotBytesWorld3(tail_position % maxLive) >= tail_f32_blockOffset_world3 + tail_f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block tail holds tail/f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 3: where a rank has bucket shared/a, in bytes from the start of an arena.
-constexpr long long owners_shared_A_shardOffset_world3 = 128;  // bytes into shards of f32; tail_f32_shardOffset_world3 + tail_f32_shard_world3 * 4; shard
-constexpr long long owners_shared_A_gradientShardOffset_world3 = 128;  // bytes into gradient shards of f32; tail_f32_gradientShardOffset_world3 + tail_f32_shard_world3 * 4; gradients
-constexpr long long owners_shared_A_moment1Offset_world3 = 256;  // bytes into moments of f32; tail_f32_moment2Offset_world3 + tail_f32_shard_world3 * 4; optimizer
-constexpr long long owners_shared_A_moment2Offset_world3 = 288;  // bytes into moments of f32; owners_shared_A_moment1Offset_world3 + owners_shared_A_shard_world3 * 4; optimizer
-constexpr long long owners_shared_A_gatheredBytes_world3 = 96;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_A_slotOffset_world3 = 192;  // bytes into the arena of slots, of its gathered copy; slotStartWorld3(maxLive); gather
-static_assert(owners_shared_A_shardOffset_world3 == tail_f32_shardOffset_world3 + tail_f32_shard_world3 * 4,
-              "shard: the shard of shared/a starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_gradientShardOffset_world3 == tail_f32_gradientShardOffset_world3 + tail_f32_shard_world3 * 4,
-              "gradients: the gradient shard of shared/a starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_moment1Offset_world3 == tail_f32_moment2Offset_world3 + tail_f32_shard_world3 * 4,
-              "optimizer: the moment1 of shared/a starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_moment2Offset_world3 == owners_shared_A_moment1Offset_world3 + owners_shared_A_shard_world3 * 4,
-              "optimizer: the moment2 of shared/a starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_gatheredBytes_world3 == world3 * owners_shared_A_shard_world3 * 4,
-              "topology.world: the gathered copy of shared/a is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_slotOffset_world3 == slotStartWorld3(maxLive),
-              "gather: the slot of shared/a is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 3: where a rank has bucket shared/scale, in bytes from the start of an arena.
-constexpr long long owners_shared_Scale_shardOffset_world3 = 160;  // bytes into shards of f32; owners_shared_A_shardOffset_world3 + owners_shared_A_shard_world3 * 4; shard
-constexpr long long owners_shared_Scale_gradientShardOffset_world3 = 160;  // bytes into gradient shards of f32; owners_shared_A_gradientShardOffset_world3 + owners_shared_A_shard_world3 * 4; gradients
-constexpr long long owners_shared_Scale_moment1Offset_world3 = 320;  // bytes into moments of f32; owners_shared_A_moment2Offset_world3 + owners_shared_A_shard_world3 * 4; optimizer
-constexpr long long owners_shared_Scale_moment2Offset_world3 = 352;  // bytes into moments of f32; owners_shared_Scale_moment1Offset_world3 + owners_shared_Scale_shard_world3 * 4; optimizer
-constexpr long long owners_shared_Scale_gatheredBytes_world3 = 96;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_Scale_slotOffset_world3 = 288;  // bytes into the arena of slots, of its gathered copy; owners_shared_A_slotOffset_world3 + owners_shared_A_gatheredBytes_world3; gather
-static_assert(owners_shared_Scale_shardOffset_world3 == owners_shared_A_shardOffset_world3 + owners_shared_A_shard_world3 * 4,
-              "shard: the shard of shared/scale starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_gradientShardOffset_world3 == owners_shared_A_gradientShardOffset_world3 + owners_shared_A_shard_world3 * 4,
-              "gradients: the gradient shard of shared/scale starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_moment1Offset_world3 == owners_shared_A_moment2Offset_world3 + owners_shared_A_shard_world3 * 4,
-              "optimizer: the moment1 of shared/scale starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_moment2Offset_world3 == owners_shared_Scale_moment1Offset_world3 + owners_shared_Scale_shard_world3 * 4,
-              "optimizer: the moment2 of shared/scale starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_gatheredBytes_world3 == world3 * owners_shared_Scale_shard_world3 * 4,
-              "topology.world: the gathered copy of shared/scale is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_slotOffset_world3 == owners_shared_A_slotOffset_world3 + owners_shared_A_gatheredBytes_world3,
-              "gather: the slot of shared/scale is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 3: where a rank has bucket shared/rope, in bytes from the start of an arena.
-constexpr long long owners_shared_Rope_shardOffset_world3 = 192;  // bytes into shards of f32; owners_shared_Scale_shardOffset_world3 + owners_shared_Scale_shard_world3 * 4; shard
-constexpr long long owners_shared_Rope_gatheredBytes_world3 = 96;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_Rope_slotOffset_world3 = 384;  // bytes into the arena of slots, of its gathered copy; owners_shared_Scale_slotOffset_world3 + owners_shared_Scale_gatheredBytes_world3; gather
-static_assert(owners_shared_Rope_shardOffset_world3 == owners_shared_Scale_shardOffset_world3 + owners_shared_Scale_shard_world3 * 4,
-              "shard: the shard of shared/rope starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_gatheredBytes_world3 == world3 * owners_shared_Rope_shard_world3 * 4,
-              "topology.world: the gathered copy of shared/rope is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_slotOffset_world3 == owners_shared_Scale_slotOffset_world3 + owners_shared_Scale_gatheredBytes_world3,
-              "gather: the slot of shared/rope is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 3: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld3.
-constexpr long long owners_gradientOffset_owners_shared_A_world3 = 0;  // bytes into a gradient buffer, of shared/a; its start; gradients.slots
-constexpr long long owners_gradientOffset_owners_shared_Scale_world3 = 96;  // bytes into a gradient buffer, of shared/scale; owners_gradientOffset_owners_shared_A_world3 + owners_shared_A_gatheredBytes_world3; gradients.slots
-constexpr long long owners_gradientBytes_world3 = 192;  // bytes of all gradients of a block owners; owners_gradientOffset_owners_shared_Scale_world3 + owners_shared_Scale_gatheredBytes_world3; gradients.slots
-constexpr long long layer_f32_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of layer.{i}/f32; its start; gradients.slots
-constexpr long long layer_gradientOffset_owners_shared_Scale_world3 = 96;  // bytes into a gradient buffer, of shared/scale; layer_f32_gradientOffset_world3 + layer_f32_gatheredBytes_world3; gradients.slots
-constexpr long long layer_gradientBytes_world3 = 192;  // bytes of all gradients of a block layer.{i}; layer_gradientOffset_owners_shared_Scale_world3 + owners_shared_Scale_gatheredBytes_world3; gradients.slots
-constexpr long long bare_gradientOffset_owners_shared_Scale_world3 = 0;  // bytes into a gradient buffer, of shared/scale; its start; gradients.slots
-constexpr long long bare_gradientBytes_world3 = 96;  // bytes of all gradients of a block bare; bare_gradientOffset_owners_shared_Scale_world3 + owners_shared_Scale_gatheredBytes_world3; gradients.slots
-constexpr long long tail_f32_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of tail/f32; its start; gradients.slots
-constexpr long long tail_gradientOffset_owners_shared_A_world3 = 96;  // bytes into a gradient buffer, of shared/a; tail_f32_gradientOffset_world3 + tail_f32_gatheredBytes_world3; gradients.slots
-constexpr long long tail_gradientBytes_world3 = 192;  // bytes of all gradients of a block tail; tail_gradientOffset_owners_shared_A_world3 + owners_shared_A_gatheredBytes_world3; gradients.slots
-constexpr long long gradientBufferBytesWorld3 = 192;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(owners_gradientOffset_owners_shared_A_world3 == 0,
-              "gradients.slots: the gradient of shared/a in block owners starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_gradientOffset_owners_shared_Scale_world3 == owners_gradientOffset_owners_shared_A_world3 + owners_shared_A_gatheredBytes_world3,
-              "gradients.slots: the gradient of shared/scale in block owners starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_gradientBytes_world3 == owners_gradientOffset_owners_shared_Scale_world3 + owners_shared_Scale_gatheredBytes_world3,
-              "gradients.slots: the gradients of block owners end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of layer.{i}/f32 in block layer.{i} starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientOffset_owners_shared_Scale_world3 == layer_f32_gradientOffset_world3 + layer_f32_gatheredBytes_world3,
-              "gradients.slots: the gradient of shared/scale in block layer.{i} starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientBytes_world3 == layer_gradientOffset_owners_shared_Scale_world3 + owners_shared_Scale_gatheredBytes_world3,
-              "gradients.slots: the gradients of block layer.{i} end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(bare_gradientOffset_owners_shared_Scale_world3 == 0,
-              "gradients.slots: the gradient of shared/scale in block bare starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(bare_gradientBytes_world3 == bare_gradientOffset_owners_shared_Scale_world3 + owners_shared_Scale_gatheredBytes_world3,
-              "gradients.slots: the gradients of block bare end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of tail/f32 in block tail starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_gradientOffset_owners_shared_A_world3 == tail_f32_gradientOffset_world3 + tail_f32_gatheredBytes_world3,
-              "gradients.slots: the gradient of shared/a in block tail starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_gradientBytes_world3 == tail_gradientOffset_owners_shared_A_world3 + owners_shared_A_gatheredBytes_world3,
-              "gradients.slots: the gradients of block tail end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientBufferBytesWorld3 == larger(larger(larger(larger(0, owners_gradientBytes_world3), layer_gradientBytes_world3), bare_gradientBytes_world3), tail_gradientBytes_world3),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate tied.yaml");
-
-// World 3: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld3 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld3 = 32;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld3 = 32;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld3 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate tied.yaml");
-static_assert(wireShardBytesWorld3 == roundUp(larger(larger(larger(larger(0, layer_f32_shard_world3 * 4), tail_f32_shard_world3 * 4), owners_shared_A_shard_world3 * 4), owners_shared_Scale_shard_world3 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate tied.yaml");
-
-// World 3: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld3 = 224;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld3 = 384;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld3 = 192;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld3 = 480;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld3 = 384;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld3 = 32;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld3 = 96;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld3 == owners_shared_Rope_shardOffset_world3 + owners_shared_Rope_shard_world3 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(momentsF32BytesWorld3 == owners_shared_Scale_moment2Offset_world3 + owners_shared_Scale_shard_world3 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientShardsF32BytesWorld3 == owners_shared_Scale_gradientShardOffset_world3 + owners_shared_Scale_shard_world3 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotsBytesWorld3 == owners_shared_Rope_slotOffset_world3 + owners_shared_Rope_gatheredBytes_world3,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientBuffersBytesWorld3 == gradientSlots * gradientBufferBytesWorld3,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(stagingBytesWorld3 == wireFullBytesWorld3 + wireShardBytesWorld3,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(scratchBytesWorld3 == partialsStart + partialsBytesWorld3,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(peakBytesWorld3 == shardsF32BytesWorld3 + momentsF32BytesWorld3 + gradientShardsF32BytesWorld3 + slotsBytesWorld3 + gradientBuffersBytesWorld3 + stagingBytesWorld3 + scratchBytesWorld3,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate tied.yaml");
-
-// World 3: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld3(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld3});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld3});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld3});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld3});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld3});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld3});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld3});
-}
-template <class Visit>
-void eachBucketWorld3(Visit visit) {
-  for (long long i = 0; i < LayerLen; i++) {
-    visit(BucketPlace{"layer.{i}/f32", i, layer_f32_shard_world3, layer_f32_shardOffset_world3(i), -1, layer_f32_moment1Offset_world3(i), layer_f32_moment2Offset_world3(i), layer_f32_gradientShardOffset_world3(i), layer_f32_slotOffset_world3(i), layer_f32_gatheredBytes_world3});
-  }
-  visit(BucketPlace{"tail/f32", 0, tail_f32_shard_world3, tail_f32_shardOffset_world3, -1, tail_f32_moment1Offset_world3, tail_f32_moment2Offset_world3, tail_f32_gradientShardOffset_world3, tail_f32_slotOffset_world3, tail_f32_gatheredBytes_world3});
-  visit(BucketPlace{"shared/a", 0, owners_shared_A_shard_world3, owners_shared_A_shardOffset_world3, -1, owners_shared_A_moment1Offset_world3, owners_shared_A_moment2Offset_world3, owners_shared_A_gradientShardOffset_world3, owners_shared_A_slotOffset_world3, owners_shared_A_gatheredBytes_world3});
-  visit(BucketPlace{"shared/scale", 0, owners_shared_Scale_shard_world3, owners_shared_Scale_shardOffset_world3, -1, owners_shared_Scale_moment1Offset_world3, owners_shared_Scale_moment2Offset_world3, owners_shared_Scale_gradientShardOffset_world3, owners_shared_Scale_slotOffset_world3, owners_shared_Scale_gatheredBytes_world3});
-  visit(BucketPlace{"shared/rope", 0, owners_shared_Rope_shard_world3, owners_shared_Rope_shardOffset_world3, -1, -1, -1, -1, owners_shared_Rope_slotOffset_world3, owners_shared_Rope_gatheredBytes_world3});
-}
-template <class Visit>
-void eachGradientWorld3(Visit visit) {
-  visit(GradientPlace{"owners", 0, "shared/a", owners_gradientOffset_owners_shared_A_world3, owners_shared_A_gatheredBytes_world3});
-  visit(GradientPlace{"owners", 0, "shared/scale", owners_gradientOffset_owners_shared_Scale_world3, owners_shared_Scale_gatheredBytes_world3});
-  for (long long i = 0; i < LayerLen; i++) {
-    visit(GradientPlace{"layer.{i}", i, "layer.{i}/f32", layer_f32_gradientOffset_world3, layer_f32_gatheredBytes_world3});
-    visit(GradientPlace{"layer.{i}", i, "shared/scale", layer_gradientOffset_owners_shared_Scale_world3, owners_shared_Scale_gatheredBytes_world3});
-  }
-  visit(GradientPlace{"bare", 0, "shared/scale", bare_gradientOffset_owners_shared_Scale_world3, owners_shared_Scale_gatheredBytes_world3});
-  visit(GradientPlace{"tail", 0, "tail/f32", tail_f32_gradientOffset_world3, tail_f32_gatheredBytes_world3});
-  visit(GradientPlace{"tail", 0, "shared/a", tail_gradientOffset_owners_shared_A_world3, owners_shared_A_gatheredBytes_world3});
-}
-
-// World 4: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld4 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld4 = 128;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld4 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld4(long long) { return slotRun0BytesWorld4; }
-SHARDGEN_FUNCTION long long slotStartWorld4(long long slot) { return slotRun0StartWorld4 + (slot - slotRun0FirstWorld4) * slotRun0BytesWorld4; }
-static_assert(slotRun0FirstWorld4 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotRun0StartWorld4 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-
-// World 4: bytes from one instance of layer.{i} to the next.
-constexpr long long layer_shardsF32Stride_world4 = 32;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long layer_gradientShardsF32Stride_world4 = 32;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long layer_momentsF32Stride_world4 = 64;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(layer_shardsF32Stride_world4 == layer_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientShardsF32Stride_world4 == layer_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_momentsF32Stride_world4 == layer_f32_shard_world4 * 4 + layer_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 4: where a rank has bucket layer.{i}/f32, in bytes from the start of an arena.
-constexpr long long layer_f32_shardFirst_world4 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long layer_f32_gradientShardFirst_world4 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long layer_f32_moment1First_world4 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long layer_f32_moment2First_world4 = 32;  // bytes into moments of f32; layer_f32_moment1First_world4 + layer_f32_shard_world4 * 4; optimizer
-constexpr long long layer_f32_gatheredBytes_world4 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long layer_f32_shardOffset_world4(long long i) { return layer_f32_shardFirst_world4 + i * layer_shardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long layer_f32_gradientShardOffset_world4(long long i) { return layer_f32_gradientShardFirst_world4 + i * layer_gradientShardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long layer_f32_moment1Offset_world4(long long i) { return layer_f32_moment1First_world4 + i * layer_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long layer_f32_moment2Offset_world4(long long i) { return layer_f32_moment2First_world4 + i * layer_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long layer_f32_slotOffset_world4(long long i) { return slotStartWorld4((layer_position + i) % maxLive) + layer_f32_blockOffset_world4; }
-static_assert(layer_f32_shardFirst_world4 == 0,
-              "shard: the shard of layer.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gradientShardFirst_world4 == 0,
-              "gradients: the gradient shard of layer.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_moment1First_world4 == 0,
-              "optimizer: the moment1 of layer.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_moment2First_world4 == layer_f32_moment1First_world4 + layer_f32_shard_world4 * 4,
-              "optimizer: the moment2 of layer.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gatheredBytes_world4 == world4 * layer_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of layer.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of layer.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotBytesWorld4(layer_position % maxLive) >= layer_f32_blockOffset_world4 + layer_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block layer.{i} holds layer.{i}/f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 4: where a rank has bucket tail/f32, in bytes from the start of an arena.
-constexpr long long tail_f32_shardOffset_world4 = 96;  // bytes into shards of f32; layer_f32_shardFirst_world4 + LayerLen * layer_shardsF32Stride_world4; shard
-constexpr long long tail_f32_gradientShardOffset_world4 = 96;  // bytes into gradient shards of f32; layer_f32_gradientShardFirst_world4 + LayerLen * layer_gradientShardsF32Stride_world4; gradients
-constexpr long long tail_f32_moment1Offset_world4 = 192;  // bytes into moments of f32; layer_f32_moment1First_world4 + LayerLen * layer_momentsF32Stride_world4; optimizer
-constexpr long long tail_f32_moment2Offset_world4 = 224;  // bytes into moments of f32; tail_f32_moment1Offset_world4 + tail_f32_shard_world4 * 4; optimizer
-constexpr long long tail_f32_gatheredBytes_world4 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long tail_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long tail_f32_slotOffset_world4 = slotStartWorld4(tail_position % maxLive) + tail_f32_blockOffset_world4;
-static_assert(tail_f32_shardOffset_world4 == layer_f32_shardFirst_world4 + LayerLen * layer_shardsF32Stride_world4,
-              "shard: the shard of tail/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gradientShardOffset_world4 == layer_f32_gradientShardFirst_world4 + LayerLen * layer_gradientShardsF32Stride_world4,
-              "gradients: the gradient shard of tail/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_moment1Offset_world4 == layer_f32_moment1First_world4 + LayerLen * layer_momentsF32Stride_world4,
-              "optimizer: the moment1 of tail/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_moment2Offset_world4 == tail_f32_moment1Offset_world4 + tail_f32_shard_world4 * 4,
-              "optimizer: the moment2 of tail/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gatheredBytes_world4 == world4 * tail_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of tail/f32 is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of tail/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotBytesWorld4(tail_position % maxLive) >= tail_f32_blockOffset_world4 + tail_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block tail holds tail/f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 4: where a rank has bucket shared/a, in bytes from the start of an arena.
-constexpr long long owners_shared_A_shardOffset_world4 = 128;  // bytes into shards of f32; tail_f32_shardOffset_world4 + tail_f32_shard_world4 * 4; shard
-constexpr long long owners_shared_A_gradientShardOffset_world4 = 128;  // bytes into gradient shards of f32; tail_f32_gradientShardOffset_world4 + tail_f32_shard_world4 * 4; gradients
-constexpr long long owners_shared_A_moment1Offset_world4 = 256;  // bytes into moments of f32; tail_f32_moment2Offset_world4 + tail_f32_shard_world4 * 4; optimizer
-constexpr long long owners_shared_A_moment2Offset_world4 = 288;  // bytes into moments of f32; owners_shared_A_moment1Offset_world4 + owners_shared_A_shard_world4 * 4; optimizer
-constexpr long long owners_shared_A_gatheredBytes_world4 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_A_slotOffset_world4 = 256;  // bytes into the arena of slots, of its gathered copy; slotStartWorld4(maxLive); gather
-static_assert(owners_shared_A_shardOffset_world4 == tail_f32_shardOffset_world4 + tail_f32_shard_world4 * 4,
-              "shard: the shard of shared/a starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_gradientShardOffset_world4 == tail_f32_gradientShardOffset_world4 + tail_f32_shard_world4 * 4,
-              "gradients: the gradient shard of shared/a starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_moment1Offset_world4 == tail_f32_moment2Offset_world4 + tail_f32_shard_world4 * 4,
-              "optimizer: the moment1 of shared/a starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_moment2Offset_world4 == owners_shared_A_moment1Offset_world4 + owners_shared_A_shard_world4 * 4,
-              "optimizer: the moment2 of shared/a starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_gatheredBytes_world4 == world4 * owners_shared_A_shard_world4 * 4,
-              "topology.world: the gathered copy of shared/a is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_slotOffset_world4 == slotStartWorld4(maxLive),
-              "gather: the slot of shared/a is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 4: where a rank has bucket shared/scale, in bytes from the start of an arena.
-constexpr long long owners_shared_Scale_shardOffset_world4 = 160;  // bytes into shards of f32; owners_shared_A_shardOffset_world4 + owners_shared_A_shard_world4 * 4; shard
-constexpr long long owners_shared_Scale_gradientShardOffset_world4 = 160;  // bytes into gradient shards of f32; owners_shared_A_gradientShardOffset_world4 + owners_shared_A_shard_world4 * 4; gradients
-constexpr long long owners_shared_Scale_moment1Offset_world4 = 320;  // bytes into moments of f32; owners_shared_A_moment2Offset_world4 + owners_shared_A_shard_world4 * 4; optimizer
-constexpr long long owners_shared_Scale_moment2Offset_world4 = 352;  // bytes into moments of f32; owners_shared_Scale_moment1Offset_world4 + owners_shared_Scale_shard_world4 * 4; optimizer
-constexpr long long owners_shared_Scale_gatheredBytes_world4 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_Scale_slotOffset_world4 = 384;  // bytes into the arena of slots, of its gathered copy; owners_shared_A_slotOffset_world4 + owners_shared_A_gatheredBytes_world4; gather
-static_assert(owners_shared_Scale_shardOffset_world4 == owners_shared_A_shardOffset_world4 + owners_shared_A_shard_world4 * 4,
-              "shard: the shard of shared/scale starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_gradientShardOffset_world4 == owners_shared_A_gradientShardOffset_world4 + owners_shared_A_shard_world4 * 4,
-              "gradients: the gradient shard of shared/scale starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_moment1Offset_world4 == owners_shared_A_moment2Offset_world4 + owners_shared_A_shard_world4 * 4,
-              "optimizer: the moment1 of shared/scale starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_moment2Offset_world4 == owners_shared_Scale_moment1Offset_world4 + owners_shared_Scale_shard_world4 * 4,
-              "optimizer: the moment2 of shared/scale starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_gatheredBytes_world4 == world4 * owners_shared_Scale_shard_world4 * 4,
-              "topology.world: the gathered copy of shared/scale is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_slotOffset_world4 == owners_shared_A_slotOffset_world4 + owners_shared_A_gatheredBytes_world4,
-              "gather: the slot of shared/scale is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 4: where a rank has bucket shared/rope, in bytes from the start of an arena.
-constexpr long long owners_shared_Rope_shardOffset_world4 = 192;  // bytes into shards of f32; owners_shared_Scale_shardOffset_world4 + owners_shared_Scale_shard_world4 * 4; shard
-constexpr long long owners_shared_Rope_gatheredBytes_world4 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_Rope_slotOffset_world4 = 512;  // bytes into the arena of slots, of its gathered copy; owners_shared_Scale_slotOffset_world4 + owners_shared_Scale_gatheredBytes_world4; gather
-static_assert(owners_shared_Rope_shardOffset_world4 == owners_shared_Scale_shardOffset_world4 + owners_shared_Scale_shard_world4 * 4,
-              "shard: the shard of shared/rope starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_gatheredBytes_world4 == world4 * owners_shared_Rope_shard_world4 * 4,
-              "topology.world: the gathered copy of shared/rope is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_slotOffset_world4 == owners_shared_Scale_slotOffset_world4 + owners_shared_Scale_gatheredBytes_world4,
-              "gather: the slot of shared/rope is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 4: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld4.
-constexpr long long owners_gradientOffset_owners_shared_A_world4 = 0;  // bytes into a gradient buffer, of shared/a; its start; gradients.slots
-constexpr long long owners_gradientOffset_owners_shared_Scale_world4 = 128;  // bytes into a gradient buffer, of shared/scale; owners_gradientOffset_owners_shared_A_world4 + owners_shared_A_gatheredBytes_world4; gradients.slots
-constexpr long long owners_gradientBytes_world4 = 256;  // bytes of all gradients of a block owners; owners_gradientOffset_owners_shared_Scale_world4 + owners_shared_Scale_gatheredBytes_world4; gradients.slots
-constexpr long long layer_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of layer.{i}/f32; its start; gradients.slots
-constexpr long long layer_gradientOffset_owners_shared_Scale_world4 = 128;  // bytes into a gradient buffer, of shared/scale; layer_f32_gradientOffset_world4 + layer_f32_gatheredBytes_world4; gradients.slots
-constexpr long long layer_gradientBytes_world4 = 256;  // bytes of all gradients of a block layer.{i}; layer_gradientOffset_owners_shared_Scale_world4 + owners_shared_Scale_gatheredBytes_world4; gradients.slots
-constexpr long long bare_gradientOffset_owners_shared_Scale_world4 = 0;  // bytes into a gradient buffer, of shared/scale; its start; gradients.slots
-constexpr long long bare_gradientBytes_world4 = 128;  // bytes of all gradients of a block bare; bare_gradientOffset_owners_shared_Scale_world4 + owners_shared_Scale_gatheredBytes_world4; gradients.slots
-constexpr long long tail_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of tail/f32; its start; gradients.slots
-constexpr long long tail_gradientOffset_owners_shared_A_world4 = 128;  // bytes into a gradient buffer, of shared/a; tail_f32_gradientOffset_world4 + tail_f32_gatheredBytes_world4; gradients.slots
-constexpr long long tail_gradientBytes_world4 = 256;  // bytes of all gradients of a block tail; tail_gradientOffset_owners_shared_A_world4 + owners_shared_A_gatheredBytes_world4; gradients.slots
-constexpr long long gradientBufferBytesWorld4 = 256;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(owners_gradientOffset_owners_shared_A_world4 == 0,
-              "gradients.slots: the gradient of shared/a in block owners starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_gradientOffset_owners_shared_Scale_world4 == owners_gradientOffset_owners_shared_A_world4 + owners_shared_A_gatheredBytes_world4,
-              "gradients.slots: the gradient of shared/scale in block owners starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_gradientBytes_world4 == owners_gradientOffset_owners_shared_Scale_world4 + owners_shared_Scale_gatheredBytes_world4,
-              "gradients.slots: the gradients of block owners end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of layer.{i}/f32 in block layer.{i} starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientOffset_owners_shared_Scale_world4 == layer_f32_gradientOffset_world4 + layer_f32_gatheredBytes_world4,
-              "gradients.slots: the gradient of shared/scale in block layer.{i} starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientBytes_world4 == layer_gradientOffset_owners_shared_Scale_world4 + owners_shared_Scale_gatheredBytes_world4,
-              "gradients.slots: the gradients of block layer.{i} end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(bare_gradientOffset_owners_shared_Scale_world4 == 0,
-              "gradients.slots: the gradient of shared/scale in block bare starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(bare_gradientBytes_world4 == bare_gradientOffset_owners_shared_Scale_world4 + owners_shared_Scale_gatheredBytes_world4,
-              "gradients.slots: the gradients of block bare end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of tail/f32 in block tail starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_gradientOffset_owners_shared_A_world4 == tail_f32_gradientOffset_world4 + tail_f32_gatheredBytes_world4,
-              "gradients.slots: the gradient of shared/a in block tail starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_gradientBytes_world4 == tail_gradientOffset_owners_shared_A_world4 + owners_shared_A_gatheredBytes_world4,
-              "gradients.slots: the gradients of block tail end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientBufferBytesWorld4 == larger(larger(larger(larger(0, owners_gradientBytes_world4), layer_gradientBytes_world4), bare_gradientBytes_world4), tail_gradientBytes_world4),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate tied.yaml");
-
-// World 4: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld4 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld4 = 32;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld4 = 32;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld4 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate tied.yaml");
-static_assert(wireShardBytesWorld4 == roundUp(larger(larger(larger(larger(0, layer_f32_shard_world4 * 4), tail_f32_shard_world4 * 4), owners_shared_A_shard_world4 * 4), owners_shared_Scale_shard_world4 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate tied.yaml");
-
-// World 4: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld4 = 224;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld4 = 384;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld4 = 192;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld4 = 640;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld4 = 512;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld4 = 32;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld4 = 96;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld4 == owners_shared_Rope_shardOffset_world4 + owners_shared_Rope_shard_world4 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(momentsF32BytesWorld4 == owners_shared_Scale_moment2Offset_world4 + owners_shared_Scale_shard_world4 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientShardsF32BytesWorld4 == owners_shared_Scale_gradientShardOffset_world4 + owners_shared_Scale_shard_world4 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotsBytesWorld4 == owners_shared_Rope_slotOffset_world4 + owners_shared_Rope_gatheredBytes_world4,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientBuffersBytesWorld4 == gradientSlots * gradientBufferBytesWorld4,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(stagingBytesWorld4 == wireFullBytesWorld4 + wireShardBytesWorld4,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(scratchBytesWorld4 == partialsStart + partialsBytesWorld4,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(peakBytesWorld4 == shardsF32BytesWorld4 + momentsF32BytesWorld4 + gradientShardsF32BytesWorld4 + slotsBytesWorld4 + gradientBuffersBytesWorld4 + stagingBytesWorld4 + scratchBytesWorld4,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate tied.yaml");
-
-// World 4: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld4(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld4});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld4});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld4});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld4});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld4});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld4});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld4});
-}
-template <class Visit>
-void eachBucketWorld4(Visit visit) {
-  for (long long i = 0; i < LayerLen; i++) {
-    visit(BucketPlace{"layer.{i}/f32", i, layer_f32_shard_world4, layer_f32_shardOffset_world4(i), -1, layer_f32_moment1Offset_world4(i), layer_f32_moment2Offset_world4(i), layer_f32_gradientShardOffset_world4(i), layer_f32_slotOffset_world4(i), layer_f32_gatheredBytes_world4});
-  }
-  visit(BucketPlace{"tail/f32", 0, tail_f32_shard_world4, tail_f32_shardOffset_world4, -1, tail_f32_moment1Offset_world4, tail_f32_moment2Offset_world4, tail_f32_gradientShardOffset_world4, tail_f32_slotOffset_world4, tail_f32_gatheredBytes_world4});
-  visit(BucketPlace{"shared/a", 0, owners_shared_A_shard_world4, owners_shared_A_shardOffset_world4, -1, owners_shared_A_moment1Offset_world4, owners_shared_A_moment2Offset_world4, owners_shared_A_gradientShardOffset_world4, owners_shared_A_slotOffset_world4, owners_shared_A_gatheredBytes_world4});
-  visit(BucketPlace{"shared/scale", 0, owners_shared_Scale_shard_world4, owners_shared_Scale_shardOffset_world4, -1, owners_shared_Scale_moment1Offset_world4, owners_shared_Scale_moment2Offset_world4, owners_shared_Scale_gradientShardOffset_world4, owners_shared_Scale_slotOffset_world4, owners_shared_Scale_gatheredBytes_world4});
-  visit(BucketPlace{"shared/rope", 0, owners_shared_Rope_shard_world4, owners_shared_Rope_shardOffset_world4, -1, -1, -1, -1, owners_shared_Rope_slotOffset_world4, owners_shared_Rope_gatheredBytes_world4});
-}
-template <class Visit>
-void eachGradientWorld4(Visit visit) {
-  visit(GradientPlace{"owners", 0, "shared/a", owners_gradientOffset_owners_shared_A_world4, owners_shared_A_gatheredBytes_world4});
-  visit(GradientPlace{"owners", 0, "shared/scale", owners_gradientOffset_owners_shared_Scale_world4, owners_shared_Scale_gatheredBytes_world4});
-  for (long long i = 0; i < LayerLen; i++) {
-    visit(GradientPlace{"layer.{i}", i, "layer.{i}/f32", layer_f32_gradientOffset_world4, layer_f32_gatheredBytes_world4});
-    visit(GradientPlace{"layer.{i}", i, "shared/scale", layer_gradientOffset_owners_shared_Scale_world4, owners_shared_Scale_gatheredBytes_world4});
-  }
-  visit(GradientPlace{"bare", 0, "shared/scale", bare_gradientOffset_owners_shared_Scale_world4, owners_shared_Scale_gatheredBytes_world4});
-  visit(GradientPlace{"tail", 0, "tail/f32", tail_f32_gradientOffset_world4, tail_f32_gatheredBytes_world4});
-  visit(GradientPlace{"tail", 0, "shared/a", tail_gradientOffset_owners_shared_A_world4, owners_shared_A_gatheredBytes_world4});
-}
-
-// World 8: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld8 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld8 = 256;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld8 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld8(long long) { return slotRun0BytesWorld8; }
-SHARDGEN_FUNCTION long long slotStartWorld8(long long slot) { return slotRun0StartWorld8 + (slot - slotRun0FirstWorld8) * slotRun0BytesWorld8; }
-static_assert(slotRun0FirstWorld8 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotRun0StartWorld8 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-
-// World 8: bytes from one instance of layer.{i} to the next.
-constexpr long long layer_shardsF32Stride_world8 = 32;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long layer_gradientShardsF32Stride_world8 = 32;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long layer_momentsF32Stride_world8 = 64;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(layer_shardsF32Stride_world8 == layer_f32_shard_world8 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientShardsF32Stride_world8 == layer_f32_shard_world8 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_momentsF32Stride_world8 == layer_f32_shard_world8 * 4 + layer_f32_shard_world8 * 4,
-              "blocks.repeat: an instance of layer.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 8: where a rank has bucket layer.{i}/f32, in bytes from the start of an arena.
-constexpr long long layer_f32_shardFirst_world8 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long layer_f32_gradientShardFirst_world8 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long layer_f32_moment1First_world8 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long layer_f32_moment2First_world8 = 32;  // bytes into moments of f32; layer_f32_moment1First_world8 + layer_f32_shard_world8 * 4; optimizer
-constexpr long long layer_f32_gatheredBytes_world8 = 256;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long layer_f32_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long layer_f32_shardOffset_world8(long long i) { return layer_f32_shardFirst_world8 + i * layer_shardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long layer_f32_gradientShardOffset_world8(long long i) { return layer_f32_gradientShardFirst_world8 + i * layer_gradientShardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long layer_f32_moment1Offset_world8(long long i) { return layer_f32_moment1First_world8 + i * layer_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long layer_f32_moment2Offset_world8(long long i) { return layer_f32_moment2First_world8 + i * layer_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long layer_f32_slotOffset_world8(long long i) { return slotStartWorld8((layer_position + i) % maxLive) + layer_f32_blockOffset_world8; }
-static_assert(layer_f32_shardFirst_world8 == 0,
-              "shard: the shard of layer.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gradientShardFirst_world8 == 0,
-              "gradients: the gradient shard of layer.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_moment1First_world8 == 0,
-              "optimizer: the moment1 of layer.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_moment2First_world8 == layer_f32_moment1First_world8 + layer_f32_shard_world8 * 4,
-              "optimizer: the moment2 of layer.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gatheredBytes_world8 == world8 * layer_f32_shard_world8 * 4,
-              "topology.world: the gathered copy of layer.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of layer.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotBytesWorld8(layer_position % maxLive) >= layer_f32_blockOffset_world8 + layer_f32_gatheredBytes_world8,
-              "gather.max_live: the slot of block layer.{i} holds layer.{i}/f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 8: where a rank has bucket tail/f32, in bytes from the start of an arena.
-constexpr long long tail_f32_shardOffset_world8 = 96;  // bytes into shards of f32; layer_f32_shardFirst_world8 + LayerLen * layer_shardsF32Stride_world8; shard
-constexpr long long tail_f32_gradientShardOffset_world8 = 96;  // bytes into gradient shards of f32; layer_f32_gradientShardFirst_world8 + LayerLen * layer_gradientShardsF32Stride_world8; gradients
-constexpr long long tail_f32_moment1Offset_world8 = 192;  // bytes into moments of f32; layer_f32_moment1First_world8 + LayerLen * layer_momentsF32Stride_world8; optimizer
-constexpr long long tail_f32_moment2Offset_world8 = 224;  // bytes into moments of f32; tail_f32_moment1Offset_world8 + tail_f32_shard_world8 * 4; optimizer
-constexpr long long tail_f32_gatheredBytes_world8 = 256;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long tail_f32_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long tail_f32_slotOffset_world8 = slotStartWorld8(tail_position % maxLive) + tail_f32_blockOffset_world8;
-static_assert(tail_f32_shardOffset_world8 == layer_f32_shardFirst_world8 + LayerLen * layer_shardsF32Stride_world8,
-              "shard: the shard of tail/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gradientShardOffset_world8 == layer_f32_gradientShardFirst_world8 + LayerLen * layer_gradientShardsF32Stride_world8,
-              "gradients: the gradient shard of tail/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_moment1Offset_world8 == layer_f32_moment1First_world8 + LayerLen * layer_momentsF32Stride_world8,
-              "optimizer: the moment1 of tail/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_moment2Offset_world8 == tail_f32_moment1Offset_world8 + tail_f32_shard_world8 * 4,
-              "optimizer: the moment2 of tail/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gatheredBytes_world8 == world8 * tail_f32_shard_world8 * 4,
-              "topology.world: the gathered copy of tail/f32 is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of tail/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotBytesWorld8(tail_position % maxLive) >= tail_f32_blockOffset_world8 + tail_f32_gatheredBytes_world8,
-              "gather.max_live: the slot of block tail holds tail/f32; if not, run go tool shardgen generate tied.yaml");
-
-// World 8: where a rank has bucket shared/a, in bytes from the start of an arena.
-constexpr long long owners_shared_A_shardOffset_world8 = 128;  // bytes into shards of f32; tail_f32_shardOffset_world8 + tail_f32_shard_world8 * 4; shard
-constexpr long long owners_shared_A_gradientShardOffset_world8 = 128;  // bytes into gradient shards of f32; tail_f32_gradientShardOffset_world8 + tail_f32_shard_world8 * 4; gradients
-constexpr long long owners_shared_A_moment1Offset_world8 = 256;  // bytes into moments of f32; tail_f32_moment2Offset_world8 + tail_f32_shard_world8 * 4; optimizer
-constexpr long long owners_shared_A_moment2Offset_world8 = 288;  // bytes into moments of f32; owners_shared_A_moment1Offset_world8 + owners_shared_A_shard_world8 * 4; optimizer
-constexpr long long owners_shared_A_gatheredBytes_world8 = 256;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_A_slotOffset_world8 = 512;  // bytes into the arena of slots, of its gathered copy; slotStartWorld8(maxLive); gather
-static_assert(owners_shared_A_shardOffset_world8 == tail_f32_shardOffset_world8 + tail_f32_shard_world8 * 4,
-              "shard: the shard of shared/a starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_gradientShardOffset_world8 == tail_f32_gradientShardOffset_world8 + tail_f32_shard_world8 * 4,
-              "gradients: the gradient shard of shared/a starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_moment1Offset_world8 == tail_f32_moment2Offset_world8 + tail_f32_shard_world8 * 4,
-              "optimizer: the moment1 of shared/a starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_moment2Offset_world8 == owners_shared_A_moment1Offset_world8 + owners_shared_A_shard_world8 * 4,
-              "optimizer: the moment2 of shared/a starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_gatheredBytes_world8 == world8 * owners_shared_A_shard_world8 * 4,
-              "topology.world: the gathered copy of shared/a is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_A_slotOffset_world8 == slotStartWorld8(maxLive),
-              "gather: the slot of shared/a is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 8: where a rank has bucket shared/scale, in bytes from the start of an arena.
-constexpr long long owners_shared_Scale_shardOffset_world8 = 160;  // bytes into shards of f32; owners_shared_A_shardOffset_world8 + owners_shared_A_shard_world8 * 4; shard
-constexpr long long owners_shared_Scale_gradientShardOffset_world8 = 160;  // bytes into gradient shards of f32; owners_shared_A_gradientShardOffset_world8 + owners_shared_A_shard_world8 * 4; gradients
-constexpr long long owners_shared_Scale_moment1Offset_world8 = 320;  // bytes into moments of f32; owners_shared_A_moment2Offset_world8 + owners_shared_A_shard_world8 * 4; optimizer
-constexpr long long owners_shared_Scale_moment2Offset_world8 = 352;  // bytes into moments of f32; owners_shared_Scale_moment1Offset_world8 + owners_shared_Scale_shard_world8 * 4; optimizer
-constexpr long long owners_shared_Scale_gatheredBytes_world8 = 256;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_Scale_slotOffset_world8 = 768;  // bytes into the arena of slots, of its gathered copy; owners_shared_A_slotOffset_world8 + owners_shared_A_gatheredBytes_world8; gather
-static_assert(owners_shared_Scale_shardOffset_world8 == owners_shared_A_shardOffset_world8 + owners_shared_A_shard_world8 * 4,
-              "shard: the shard of shared/scale starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_gradientShardOffset_world8 == owners_shared_A_gradientShardOffset_world8 + owners_shared_A_shard_world8 * 4,
-              "gradients: the gradient shard of shared/scale starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_moment1Offset_world8 == owners_shared_A_moment2Offset_world8 + owners_shared_A_shard_world8 * 4,
-              "optimizer: the moment1 of shared/scale starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_moment2Offset_world8 == owners_shared_Scale_moment1Offset_world8 + owners_shared_Scale_shard_world8 * 4,
-              "optimizer: the moment2 of shared/scale starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_gatheredBytes_world8 == world8 * owners_shared_Scale_shard_world8 * 4,
-              "topology.world: the gathered copy of shared/scale is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Scale_slotOffset_world8 == owners_shared_A_slotOffset_world8 + owners_shared_A_gatheredBytes_world8,
-              "gather: the slot of shared/scale is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 8: where a rank has bucket shared/rope, in bytes from the start of an arena.
-constexpr long long owners_shared_Rope_shardOffset_world8 = 192;  // bytes into shards of f32; owners_shared_Scale_shardOffset_world8 + owners_shared_Scale_shard_world8 * 4; shard
-constexpr long long owners_shared_Rope_gatheredBytes_world8 = 256;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long owners_shared_Rope_slotOffset_world8 = 1024;  // bytes into the arena of slots, of its gathered copy; owners_shared_Scale_slotOffset_world8 + owners_shared_Scale_gatheredBytes_world8; gather
-static_assert(owners_shared_Rope_shardOffset_world8 == owners_shared_Scale_shardOffset_world8 + owners_shared_Scale_shard_world8 * 4,
-              "shard: the shard of shared/rope starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_gatheredBytes_world8 == world8 * owners_shared_Rope_shard_world8 * 4,
-              "topology.world: the gathered copy of shared/rope is the shards of all ranks; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_shared_Rope_slotOffset_world8 == owners_shared_Scale_slotOffset_world8 + owners_shared_Scale_gatheredBytes_world8,
-              "gather: the slot of shared/rope is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tied.yaml");
-
-// World 8: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld8.
-constexpr long long owners_gradientOffset_owners_shared_A_world8 = 0;  // bytes into a gradient buffer, of shared/a; its start; gradients.slots
-constexpr long long owners_gradientOffset_owners_shared_Scale_world8 = 256;  // bytes into a gradient buffer, of shared/scale; owners_gradientOffset_owners_shared_A_world8 + owners_shared_A_gatheredBytes_world8; gradients.slots
-constexpr long long owners_gradientBytes_world8 = 512;  // bytes of all gradients of a block owners; owners_gradientOffset_owners_shared_Scale_world8 + owners_shared_Scale_gatheredBytes_world8; gradients.slots
-constexpr long long layer_f32_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of layer.{i}/f32; its start; gradients.slots
-constexpr long long layer_gradientOffset_owners_shared_Scale_world8 = 256;  // bytes into a gradient buffer, of shared/scale; layer_f32_gradientOffset_world8 + layer_f32_gatheredBytes_world8; gradients.slots
-constexpr long long layer_gradientBytes_world8 = 512;  // bytes of all gradients of a block layer.{i}; layer_gradientOffset_owners_shared_Scale_world8 + owners_shared_Scale_gatheredBytes_world8; gradients.slots
-constexpr long long bare_gradientOffset_owners_shared_Scale_world8 = 0;  // bytes into a gradient buffer, of shared/scale; its start; gradients.slots
-constexpr long long bare_gradientBytes_world8 = 256;  // bytes of all gradients of a block bare; bare_gradientOffset_owners_shared_Scale_world8 + owners_shared_Scale_gatheredBytes_world8; gradients.slots
-constexpr long long tail_f32_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of tail/f32; its start; gradients.slots
-constexpr long long tail_gradientOffset_owners_shared_A_world8 = 256;  // bytes into a gradient buffer, of shared/a; tail_f32_gradientOffset_world8 + tail_f32_gatheredBytes_world8; gradients.slots
-constexpr long long tail_gradientBytes_world8 = 512;  // bytes of all gradients of a block tail; tail_gradientOffset_owners_shared_A_world8 + owners_shared_A_gatheredBytes_world8; gradients.slots
-constexpr long long gradientBufferBytesWorld8 = 512;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(owners_gradientOffset_owners_shared_A_world8 == 0,
-              "gradients.slots: the gradient of shared/a in block owners starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_gradientOffset_owners_shared_Scale_world8 == owners_gradientOffset_owners_shared_A_world8 + owners_shared_A_gatheredBytes_world8,
-              "gradients.slots: the gradient of shared/scale in block owners starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(owners_gradientBytes_world8 == owners_gradientOffset_owners_shared_Scale_world8 + owners_shared_Scale_gatheredBytes_world8,
-              "gradients.slots: the gradients of block owners end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_f32_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of layer.{i}/f32 in block layer.{i} starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientOffset_owners_shared_Scale_world8 == layer_f32_gradientOffset_world8 + layer_f32_gatheredBytes_world8,
-              "gradients.slots: the gradient of shared/scale in block layer.{i} starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(layer_gradientBytes_world8 == layer_gradientOffset_owners_shared_Scale_world8 + owners_shared_Scale_gatheredBytes_world8,
-              "gradients.slots: the gradients of block layer.{i} end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(bare_gradientOffset_owners_shared_Scale_world8 == 0,
-              "gradients.slots: the gradient of shared/scale in block bare starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(bare_gradientBytes_world8 == bare_gradientOffset_owners_shared_Scale_world8 + owners_shared_Scale_gatheredBytes_world8,
-              "gradients.slots: the gradients of block bare end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_f32_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of tail/f32 in block tail starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_gradientOffset_owners_shared_A_world8 == tail_f32_gradientOffset_world8 + tail_f32_gatheredBytes_world8,
-              "gradients.slots: the gradient of shared/a in block tail starts where the one before it ends; if not, run go tool shardgen generate tied.yaml");
-static_assert(tail_gradientBytes_world8 == tail_gradientOffset_owners_shared_A_world8 + owners_shared_A_gatheredBytes_world8,
-              "gradients.slots: the gradients of block tail end where the last of them does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientBufferBytesWorld8 == larger(larger(larger(larger(0, owners_gradientBytes_world8), layer_gradientBytes_world8), bare_gradientBytes_world8), tail_gradientBytes_world8),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate tied.yaml");
-
-// World 8: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld8 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld8 = 32;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld8 = 32;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld8 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate tied.yaml");
-static_assert(wireShardBytesWorld8 == roundUp(larger(larger(larger(larger(0, layer_f32_shard_world8 * 4), tail_f32_shard_world8 * 4), owners_shared_A_shard_world8 * 4), owners_shared_Scale_shard_world8 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate tied.yaml");
-
-// World 8: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld8 = 224;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld8 = 384;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld8 = 192;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld8 = 1280;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld8 = 1024;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld8 = 32;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld8 = 96;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld8 == owners_shared_Rope_shardOffset_world8 + owners_shared_Rope_shard_world8 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(momentsF32BytesWorld8 == owners_shared_Scale_moment2Offset_world8 + owners_shared_Scale_shard_world8 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientShardsF32BytesWorld8 == owners_shared_Scale_gradientShardOffset_world8 + owners_shared_Scale_shard_world8 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(slotsBytesWorld8 == owners_shared_Rope_slotOffset_world8 + owners_shared_Rope_gatheredBytes_world8,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(gradientBuffersBytesWorld8 == gradientSlots * gradientBufferBytesWorld8,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(stagingBytesWorld8 == wireFullBytesWorld8 + wireShardBytesWorld8,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(scratchBytesWorld8 == partialsStart + partialsBytesWorld8,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate tied.yaml");
-static_assert(peakBytesWorld8 == shardsF32BytesWorld8 + momentsF32BytesWorld8 + gradientShardsF32BytesWorld8 + slotsBytesWorld8 + gradientBuffersBytesWorld8 + stagingBytesWorld8 + scratchBytesWorld8,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate tied.yaml");
-
-// World 8: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld8(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld8});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld8});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld8});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld8});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld8});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld8});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld8});
-}
-template <class Visit>
-void eachBucketWorld8(Visit visit) {
-  for (long long i = 0; i < LayerLen; i++) {
-    visit(BucketPlace{"layer.{i}/f32", i, layer_f32_shard_world8, layer_f32_shardOffset_world8(i), -1, layer_f32_moment1Offset_world8(i), layer_f32_moment2Offset_world8(i), layer_f32_gradientShardOffset_world8(i), layer_f32_slotOffset_world8(i), layer_f32_gatheredBytes_world8});
-  }
-  visit(BucketPlace{"tail/f32", 0, tail_f32_shard_world8, tail_f32_shardOffset_world8, -1, tail_f32_moment1Offset_world8, tail_f32_moment2Offset_world8, tail_f32_gradientShardOffset_world8, tail_f32_slotOffset_world8, tail_f32_gatheredBytes_world8});
-  visit(BucketPlace{"shared/a", 0, owners_shared_A_shard_world8, owners_shared_A_shardOffset_world8, -1, owners_shared_A_moment1Offset_world8, owners_shared_A_moment2Offset_world8, owners_shared_A_gradientShardOffset_world8, owners_shared_A_slotOffset_world8, owners_shared_A_gatheredBytes_world8});
-  visit(BucketPlace{"shared/scale", 0, owners_shared_Scale_shard_world8, owners_shared_Scale_shardOffset_world8, -1, owners_shared_Scale_moment1Offset_world8, owners_shared_Scale_moment2Offset_world8, owners_shared_Scale_gradientShardOffset_world8, owners_shared_Scale_slotOffset_world8, owners_shared_Scale_gatheredBytes_world8});
-  visit(BucketPlace{"shared/rope", 0, owners_shared_Rope_shard_world8, owners_shared_Rope_shardOffset_world8, -1, -1, -1, -1, owners_shared_Rope_slotOffset_world8, owners_shared_Rope_gatheredBytes_world8});
-}
-template <class Visit>
-void eachGradientWorld8(Visit visit) {
-  visit(GradientPlace{"owners", 0, "shared/a", owners_gradientOffset_owners_shared_A_world8, owners_shared_A_gatheredBytes_world8});
-  visit(GradientPlace{"owners", 0, "shared/scale", owners_gradientOffset_owners_shared_Scale_world8, owners_shared_Scale_gatheredBytes_world8});
-  for (long long i = 0; i < LayerLen; i++) {
-    visit(GradientPlace{"layer.{i}", i, "layer.{i}/f32", layer_f32_gradientOffset_world8, layer_f32_gatheredBytes_world8});
-    visit(GradientPlace{"layer.{i}", i, "shared/scale", layer_gradientOffset_owners_shared_Scale_world8, owners_shared_Scale_gatheredBytes_world8});
-  }
-  visit(GradientPlace{"bare", 0, "shared/scale", bare_gradientOffset_owners_shared_Scale_world8, owners_shared_Scale_gatheredBytes_world8});
-  visit(GradientPlace{"tail", 0, "tail/f32", tail_f32_gradientOffset_world8, tail_f32_gatheredBytes_world8});
-  visit(GradientPlace{"tail", 0, "shared/a", tail_gradientOffset_owners_shared_A_world8, owners_shared_A_gatheredBytes_world8});
-}
+// Every rule, at every world size.
+static_assert(World<1>::world == 1 && World<2>::world == 2 && World<3>::world == 3 && World<4>::world == 4 && World<8>::world == 8,
+              "topology.world: the world sizes are those of the spec" SHARDGEN_FIX);
 
 }  // namespace shardgen::models::tied
+#undef SHARDGEN_FIX

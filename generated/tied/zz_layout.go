@@ -17,296 +17,276 @@ import (
 // `go tool shardgen generate tied.yaml`.
 const _ = abi.RunShardgenGenerate_Version1
 
+// Behind constants stand rules that the compiler checks: uint64(x - y) is a constant
+// only where x >= y, and -uint64(x - y) only where x == y. A line that does not
+// compile is a rule that the constants break: they were edited by hand, or merged
+// from two versions. Fix: run `go tool shardgen generate tied.yaml`.
+
 // The blocks layer.{i}: i = 0..2.
 const (
-	LayerFirst = 0
-	LayerLen   = 3
-	// the last index is First + Len - 1; if not, generate again
+	LayerFirst = 0 // the first index; blocks.repeat
+	LayerLen   = 3 // blocks; blocks.repeat
+
+	// blocks.repeat: the last index of layer.{i} is First + Len - 1; if not, generate again
 	_ = -uint64(LayerFirst + LayerLen - 1 - 2)
 )
 
 // What holds for all buckets.
 const (
-	alignBytes    int64 = 32 // bytes; every payload and every start in a bucket is a multiple of it
-	maxLive       int64 = 2  // gather slots; the block at position p uses slot p mod maxLive
-	prefetch      int64 = 1  // blocks gathered ahead of the trainer
-	gradientSlots int64 = 2  // full-size gradient buffers
+	alignBytes    int64 = 32 // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
+	maxLive       int64 = 2  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
+	prefetch      int64 = 1  // blocks gathered ahead of the trainer; gather.prefetch
+	gradientSlots int64 = 2  // full-size gradient buffers; gradients.slots
 
-	world1          int64 = 1    // ranks
-	restBytesWorld1 int64 = 1312 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 1920 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world2          int64 = 2    // ranks
-	restBytesWorld2 int64 = 800  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld2 int64 = 1504 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world3          int64 = 3    // ranks
-	restBytesWorld3 int64 = 800  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld3 int64 = 1792 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world4          int64 = 4    // ranks
-	restBytesWorld4 int64 = 800  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld4 int64 = 2080 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world8          int64 = 8    // ranks
-	restBytesWorld8 int64 = 800  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld8 int64 = 3232 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-)
-
-// What the compiler checks. uint64(x - y) is a constant only where x >= y, and
-// -uint64(x - y) only where x == y. A line that does not compile is a rule that
-// the constants break: they were edited by hand, or merged from two versions. Fix:
-// run `go tool shardgen generate tied.yaml`.
-const (
-	// max_live >= 1 + prefetch: the blocks gathered ahead need slots besides the one in use; if not, generate again
+	// shard.align_bytes: 16 or more, because kernels use 16-byte accesses; if not, generate again
+	_ = uint64(alignBytes - 16)
+	// shard.align_bytes: a power of two, 65536 at most; if not, generate again
+	_ = -uint64(65536%alignBytes - 0)
+	// gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, generate again
 	_ = uint64(maxLive - (1 + prefetch))
-	// a backward pass needs a gradient buffer; if not, generate again
+	// gradients.slots: a backward pass needs a gradient buffer; if not, generate again
 	_ = uint64(gradientSlots - 1)
-	// the constant's name says its world size; if not, generate again
+)
+
+// The world sizes.
+const (
+	world1 int64 = 1 // ranks; topology.world
+	world2 int64 = 2 // ranks; topology.world
+	world3 int64 = 3 // ranks; topology.world
+	world4 int64 = 4 // ranks; topology.world
+	world8 int64 = 8 // ranks; topology.world
+
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world1 - 1)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld1 - restBytesWorld1)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world2 - 2)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld2 - restBytesWorld2)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world3 - 3)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld3 - restBytesWorld3)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world4 - 4)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld4 - restBytesWorld4)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world8 - 8)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld8 - restBytesWorld8)
 )
 
-// Bucket layer.{i}/f32, trainable: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket layer.{i}/f32, trainable: 4 bytes an element.
 const (
-	layer_f32_unit int64 = 8 // elements; alignBytes/4
+	layer_f32_unit     int64 = 8  // elements; alignBytes / 4; shard.align_bytes
+	layer_numel_Weight int64 = 15 // elements of layer.{i}.weight; 3 * 5; blocks.params.shape
+	layer_start_Weight int64 = 0  // elements; 0; blocks.params
+	layer_f32_end      int64 = 16 // elements; roundUp(layer_start_Weight + layer_numel_Weight, layer_f32_unit); blocks.params
 
-	layer_numel_Weight int64 = 15 // elements of layer.{i}.weight; 3*5
-	layer_start_Weight int64 = 0  // elements; the bucket's start
-
-	layer_f32_end          int64 = 16 // elements; roundup(layer_start_Weight + layer_numel_Weight, unit)
-	layer_f32_shard_world1 int64 = 16 // elements of each rank; roundup(ceil(end/1), unit)
-	layer_f32_shard_world2 int64 = 8  // elements of each rank; roundup(ceil(end/2), unit)
-	layer_f32_shard_world3 int64 = 8  // elements of each rank; roundup(ceil(end/3), unit)
-	layer_f32_shard_world4 int64 = 8  // elements of each rank; roundup(ceil(end/4), unit)
-	layer_f32_shard_world8 int64 = 8  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket layer.{i}/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of layer.{i}/f32 is align_bytes long; if not, generate again
 	_ = -uint64(layer_f32_unit*4 - alignBytes)
-	// numel of layer.{i}.weight is the product of its shape, [3, 5]; if not, generate again
+	// blocks.params.shape: numel of layer.{i}.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(layer_numel_Weight - 3*5)
-	// layer.{i}.weight starts the bucket; if not, generate again
+	// blocks.params: layer.{i}.weight starts the bucket; if not, generate again
 	_ = -uint64(layer_start_Weight - 0)
-	// the bucket ends where layer.{i}.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket layer.{i}/f32 ends where layer.{i}.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(layer_f32_end - (layer_start_Weight+layer_numel_Weight+layer_f32_unit-1)/layer_f32_unit*layer_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(layer_f32_shard_world1 - (layer_f32_end/layer_f32_unit+world1-1)/world1*layer_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(layer_f32_shard_world2 - (layer_f32_end/layer_f32_unit+world2-1)/world2*layer_f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(layer_f32_shard_world3 - (layer_f32_end/layer_f32_unit+world3-1)/world3*layer_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(layer_f32_shard_world4 - (layer_f32_end/layer_f32_unit+world4-1)/world4*layer_f32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(layer_f32_shard_world8 - (layer_f32_end/layer_f32_unit+world8-1)/world8*layer_f32_unit)
 )
 
-// Bucket tail/f32, trainable: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket tail/f32, trainable: 4 bytes an element.
 const (
-	tail_f32_unit int64 = 8 // elements; alignBytes/4
+	tail_f32_unit int64 = 8 // elements; alignBytes / 4; shard.align_bytes
+	tail_numel_D  int64 = 5 // elements of d; 5; blocks.params.shape
+	tail_start_D  int64 = 0 // elements; 0; blocks.params
+	tail_f32_end  int64 = 8 // elements; roundUp(tail_start_D + tail_numel_D, tail_f32_unit); blocks.params
 
-	tail_numel_D int64 = 5 // elements of d; 5
-	tail_start_D int64 = 0 // elements; the bucket's start
-
-	tail_f32_end          int64 = 8 // elements; roundup(tail_start_D + tail_numel_D, unit)
-	tail_f32_shard_world1 int64 = 8 // elements of each rank; roundup(ceil(end/1), unit)
-	tail_f32_shard_world2 int64 = 8 // elements of each rank; roundup(ceil(end/2), unit)
-	tail_f32_shard_world3 int64 = 8 // elements of each rank; roundup(ceil(end/3), unit)
-	tail_f32_shard_world4 int64 = 8 // elements of each rank; roundup(ceil(end/4), unit)
-	tail_f32_shard_world8 int64 = 8 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket tail/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of tail/f32 is align_bytes long; if not, generate again
 	_ = -uint64(tail_f32_unit*4 - alignBytes)
-	// numel of d is the product of its shape, [5]; if not, generate again
+	// blocks.params.shape: numel of d is the product of the dimensions; if not, generate again
 	_ = -uint64(tail_numel_D - 5)
-	// d starts the bucket; if not, generate again
+	// blocks.params: d starts the bucket; if not, generate again
 	_ = -uint64(tail_start_D - 0)
-	// the bucket ends where d ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket tail/f32 ends where d ends, rounded up to the unit; if not, generate again
 	_ = -uint64(tail_f32_end - (tail_start_D+tail_numel_D+tail_f32_unit-1)/tail_f32_unit*tail_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(tail_f32_shard_world1 - (tail_f32_end/tail_f32_unit+world1-1)/world1*tail_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(tail_f32_shard_world2 - (tail_f32_end/tail_f32_unit+world2-1)/world2*tail_f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(tail_f32_shard_world3 - (tail_f32_end/tail_f32_unit+world3-1)/world3*tail_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(tail_f32_shard_world4 - (tail_f32_end/tail_f32_unit+world4-1)/world4*tail_f32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(tail_f32_shard_world8 - (tail_f32_end/tail_f32_unit+world8-1)/world8*tail_f32_unit)
 )
 
-// Bucket shared/a, trainable: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket shared/a, trainable: 4 bytes an element.
 const (
-	owners_shared_A_unit int64 = 8 // elements; alignBytes/4
+	owners_shared_A_unit int64 = 8  // elements; alignBytes / 4; shard.align_bytes
+	owners_numel_A       int64 = 12 // elements of a; 4 * 3; blocks.params.shape
+	owners_start_A       int64 = 0  // elements; 0; blocks.params
+	owners_shared_A_end  int64 = 16 // elements; roundUp(owners_start_A + owners_numel_A, owners_shared_A_unit); blocks.params
 
-	owners_numel_A int64 = 12 // elements of a; 4*3
-	owners_start_A int64 = 0  // elements; the bucket's start
-
-	owners_shared_A_end          int64 = 16 // elements; roundup(owners_start_A + owners_numel_A, unit)
-	owners_shared_A_shard_world1 int64 = 16 // elements of each rank; roundup(ceil(end/1), unit)
-	owners_shared_A_shard_world2 int64 = 8  // elements of each rank; roundup(ceil(end/2), unit)
-	owners_shared_A_shard_world3 int64 = 8  // elements of each rank; roundup(ceil(end/3), unit)
-	owners_shared_A_shard_world4 int64 = 8  // elements of each rank; roundup(ceil(end/4), unit)
-	owners_shared_A_shard_world8 int64 = 8  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket shared/a.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of shared/a is align_bytes long; if not, generate again
 	_ = -uint64(owners_shared_A_unit*4 - alignBytes)
-	// numel of a is the product of its shape, [4, 3]; if not, generate again
+	// blocks.params.shape: numel of a is the product of the dimensions; if not, generate again
 	_ = -uint64(owners_numel_A - 4*3)
-	// a starts the bucket; if not, generate again
+	// blocks.params: a starts the bucket; if not, generate again
 	_ = -uint64(owners_start_A - 0)
-	// the bucket ends where a ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket shared/a ends where a ends, rounded up to the unit; if not, generate again
 	_ = -uint64(owners_shared_A_end - (owners_start_A+owners_numel_A+owners_shared_A_unit-1)/owners_shared_A_unit*owners_shared_A_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(owners_shared_A_shard_world1 - (owners_shared_A_end/owners_shared_A_unit+world1-1)/world1*owners_shared_A_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(owners_shared_A_shard_world2 - (owners_shared_A_end/owners_shared_A_unit+world2-1)/world2*owners_shared_A_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(owners_shared_A_shard_world3 - (owners_shared_A_end/owners_shared_A_unit+world3-1)/world3*owners_shared_A_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(owners_shared_A_shard_world4 - (owners_shared_A_end/owners_shared_A_unit+world4-1)/world4*owners_shared_A_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(owners_shared_A_shard_world8 - (owners_shared_A_end/owners_shared_A_unit+world8-1)/world8*owners_shared_A_unit)
 )
 
-// Bucket shared/scale, trainable: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket shared/scale, trainable: 4 bytes an element.
 const (
-	owners_shared_Scale_unit int64 = 8 // elements; alignBytes/4
+	owners_shared_Scale_unit int64 = 8 // elements; alignBytes / 4; shard.align_bytes
+	owners_numel_Scale       int64 = 7 // elements of scale; 7; blocks.params.shape
+	owners_start_Scale       int64 = 0 // elements; 0; blocks.params
+	owners_shared_Scale_end  int64 = 8 // elements; roundUp(owners_start_Scale + owners_numel_Scale, owners_shared_Scale_unit); blocks.params
 
-	owners_numel_Scale int64 = 7 // elements of scale; 7
-	owners_start_Scale int64 = 0 // elements; the bucket's start
-
-	owners_shared_Scale_end          int64 = 8 // elements; roundup(owners_start_Scale + owners_numel_Scale, unit)
-	owners_shared_Scale_shard_world1 int64 = 8 // elements of each rank; roundup(ceil(end/1), unit)
-	owners_shared_Scale_shard_world2 int64 = 8 // elements of each rank; roundup(ceil(end/2), unit)
-	owners_shared_Scale_shard_world3 int64 = 8 // elements of each rank; roundup(ceil(end/3), unit)
-	owners_shared_Scale_shard_world4 int64 = 8 // elements of each rank; roundup(ceil(end/4), unit)
-	owners_shared_Scale_shard_world8 int64 = 8 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket shared/scale.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of shared/scale is align_bytes long; if not, generate again
 	_ = -uint64(owners_shared_Scale_unit*4 - alignBytes)
-	// numel of scale is the product of its shape, [7]; if not, generate again
+	// blocks.params.shape: numel of scale is the product of the dimensions; if not, generate again
 	_ = -uint64(owners_numel_Scale - 7)
-	// scale starts the bucket; if not, generate again
+	// blocks.params: scale starts the bucket; if not, generate again
 	_ = -uint64(owners_start_Scale - 0)
-	// the bucket ends where scale ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket shared/scale ends where scale ends, rounded up to the unit; if not, generate again
 	_ = -uint64(owners_shared_Scale_end - (owners_start_Scale+owners_numel_Scale+owners_shared_Scale_unit-1)/owners_shared_Scale_unit*owners_shared_Scale_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(owners_shared_Scale_shard_world1 - (owners_shared_Scale_end/owners_shared_Scale_unit+world1-1)/world1*owners_shared_Scale_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(owners_shared_Scale_shard_world2 - (owners_shared_Scale_end/owners_shared_Scale_unit+world2-1)/world2*owners_shared_Scale_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(owners_shared_Scale_shard_world3 - (owners_shared_Scale_end/owners_shared_Scale_unit+world3-1)/world3*owners_shared_Scale_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(owners_shared_Scale_shard_world4 - (owners_shared_Scale_end/owners_shared_Scale_unit+world4-1)/world4*owners_shared_Scale_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(owners_shared_Scale_shard_world8 - (owners_shared_Scale_end/owners_shared_Scale_unit+world8-1)/world8*owners_shared_Scale_unit)
 )
 
-// Bucket shared/rope, frozen: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket shared/rope, frozen: 4 bytes an element.
 const (
-	owners_shared_Rope_unit int64 = 8 // elements; alignBytes/4
+	owners_shared_Rope_unit int64 = 8 // elements; alignBytes / 4; shard.align_bytes
+	owners_numel_Rope       int64 = 5 // elements of rope; 5; blocks.params.shape
+	owners_start_Rope       int64 = 0 // elements; 0; blocks.params
+	owners_shared_Rope_end  int64 = 8 // elements; roundUp(owners_start_Rope + owners_numel_Rope, owners_shared_Rope_unit); blocks.params
 
-	owners_numel_Rope int64 = 5 // elements of rope; 5
-	owners_start_Rope int64 = 0 // elements; the bucket's start
-
-	owners_shared_Rope_end          int64 = 8 // elements; roundup(owners_start_Rope + owners_numel_Rope, unit)
-	owners_shared_Rope_shard_world1 int64 = 8 // elements of each rank; roundup(ceil(end/1), unit)
-	owners_shared_Rope_shard_world2 int64 = 8 // elements of each rank; roundup(ceil(end/2), unit)
-	owners_shared_Rope_shard_world3 int64 = 8 // elements of each rank; roundup(ceil(end/3), unit)
-	owners_shared_Rope_shard_world4 int64 = 8 // elements of each rank; roundup(ceil(end/4), unit)
-	owners_shared_Rope_shard_world8 int64 = 8 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket shared/rope.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of shared/rope is align_bytes long; if not, generate again
 	_ = -uint64(owners_shared_Rope_unit*4 - alignBytes)
-	// numel of rope is the product of its shape, [5]; if not, generate again
+	// blocks.params.shape: numel of rope is the product of the dimensions; if not, generate again
 	_ = -uint64(owners_numel_Rope - 5)
-	// rope starts the bucket; if not, generate again
+	// blocks.params: rope starts the bucket; if not, generate again
 	_ = -uint64(owners_start_Rope - 0)
-	// the bucket ends where rope ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket shared/rope ends where rope ends, rounded up to the unit; if not, generate again
 	_ = -uint64(owners_shared_Rope_end - (owners_start_Rope+owners_numel_Rope+owners_shared_Rope_unit-1)/owners_shared_Rope_unit*owners_shared_Rope_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
+)
+
+// What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+const (
+	layer_f32_shard_world1           int64 = 16 // elements; ceilDiv(layer_f32_end / layer_f32_unit, world1) * layer_f32_unit; topology.world
+	layer_f32_shard_world2           int64 = 8  // elements; ceilDiv(layer_f32_end / layer_f32_unit, world2) * layer_f32_unit; topology.world
+	layer_f32_shard_world3           int64 = 8  // elements; ceilDiv(layer_f32_end / layer_f32_unit, world3) * layer_f32_unit; topology.world
+	layer_f32_shard_world4           int64 = 8  // elements; ceilDiv(layer_f32_end / layer_f32_unit, world4) * layer_f32_unit; topology.world
+	layer_f32_shard_world8           int64 = 8  // elements; ceilDiv(layer_f32_end / layer_f32_unit, world8) * layer_f32_unit; topology.world
+	tail_f32_shard_world1            int64 = 8  // elements; ceilDiv(tail_f32_end / tail_f32_unit, world1) * tail_f32_unit; topology.world
+	tail_f32_shard_world2            int64 = 8  // elements; ceilDiv(tail_f32_end / tail_f32_unit, world2) * tail_f32_unit; topology.world
+	tail_f32_shard_world3            int64 = 8  // elements; ceilDiv(tail_f32_end / tail_f32_unit, world3) * tail_f32_unit; topology.world
+	tail_f32_shard_world4            int64 = 8  // elements; ceilDiv(tail_f32_end / tail_f32_unit, world4) * tail_f32_unit; topology.world
+	tail_f32_shard_world8            int64 = 8  // elements; ceilDiv(tail_f32_end / tail_f32_unit, world8) * tail_f32_unit; topology.world
+	owners_shared_A_shard_world1     int64 = 16 // elements; ceilDiv(owners_shared_A_end / owners_shared_A_unit, world1) * owners_shared_A_unit; topology.world
+	owners_shared_A_shard_world2     int64 = 8  // elements; ceilDiv(owners_shared_A_end / owners_shared_A_unit, world2) * owners_shared_A_unit; topology.world
+	owners_shared_A_shard_world3     int64 = 8  // elements; ceilDiv(owners_shared_A_end / owners_shared_A_unit, world3) * owners_shared_A_unit; topology.world
+	owners_shared_A_shard_world4     int64 = 8  // elements; ceilDiv(owners_shared_A_end / owners_shared_A_unit, world4) * owners_shared_A_unit; topology.world
+	owners_shared_A_shard_world8     int64 = 8  // elements; ceilDiv(owners_shared_A_end / owners_shared_A_unit, world8) * owners_shared_A_unit; topology.world
+	owners_shared_Scale_shard_world1 int64 = 8  // elements; ceilDiv(owners_shared_Scale_end / owners_shared_Scale_unit, world1) * owners_shared_Scale_unit; topology.world
+	owners_shared_Scale_shard_world2 int64 = 8  // elements; ceilDiv(owners_shared_Scale_end / owners_shared_Scale_unit, world2) * owners_shared_Scale_unit; topology.world
+	owners_shared_Scale_shard_world3 int64 = 8  // elements; ceilDiv(owners_shared_Scale_end / owners_shared_Scale_unit, world3) * owners_shared_Scale_unit; topology.world
+	owners_shared_Scale_shard_world4 int64 = 8  // elements; ceilDiv(owners_shared_Scale_end / owners_shared_Scale_unit, world4) * owners_shared_Scale_unit; topology.world
+	owners_shared_Scale_shard_world8 int64 = 8  // elements; ceilDiv(owners_shared_Scale_end / owners_shared_Scale_unit, world8) * owners_shared_Scale_unit; topology.world
+	owners_shared_Rope_shard_world1  int64 = 8  // elements; ceilDiv(owners_shared_Rope_end / owners_shared_Rope_unit, world1) * owners_shared_Rope_unit; topology.world
+	owners_shared_Rope_shard_world2  int64 = 8  // elements; ceilDiv(owners_shared_Rope_end / owners_shared_Rope_unit, world2) * owners_shared_Rope_unit; topology.world
+	owners_shared_Rope_shard_world3  int64 = 8  // elements; ceilDiv(owners_shared_Rope_end / owners_shared_Rope_unit, world3) * owners_shared_Rope_unit; topology.world
+	owners_shared_Rope_shard_world4  int64 = 8  // elements; ceilDiv(owners_shared_Rope_end / owners_shared_Rope_unit, world4) * owners_shared_Rope_unit; topology.world
+	owners_shared_Rope_shard_world8  int64 = 8  // elements; ceilDiv(owners_shared_Rope_end / owners_shared_Rope_unit, world8) * owners_shared_Rope_unit; topology.world
+
+	// topology.world: a shard of layer.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(layer_f32_shard_world1 - (layer_f32_end/layer_f32_unit+world1-1)/world1*layer_f32_unit)
+	// topology.world: a shard of layer.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(layer_f32_shard_world2 - (layer_f32_end/layer_f32_unit+world2-1)/world2*layer_f32_unit)
+	// topology.world: a shard of layer.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(layer_f32_shard_world3 - (layer_f32_end/layer_f32_unit+world3-1)/world3*layer_f32_unit)
+	// topology.world: a shard of layer.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(layer_f32_shard_world4 - (layer_f32_end/layer_f32_unit+world4-1)/world4*layer_f32_unit)
+	// topology.world: a shard of layer.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(layer_f32_shard_world8 - (layer_f32_end/layer_f32_unit+world8-1)/world8*layer_f32_unit)
+	// topology.world: a shard of tail/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(tail_f32_shard_world1 - (tail_f32_end/tail_f32_unit+world1-1)/world1*tail_f32_unit)
+	// topology.world: a shard of tail/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(tail_f32_shard_world2 - (tail_f32_end/tail_f32_unit+world2-1)/world2*tail_f32_unit)
+	// topology.world: a shard of tail/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(tail_f32_shard_world3 - (tail_f32_end/tail_f32_unit+world3-1)/world3*tail_f32_unit)
+	// topology.world: a shard of tail/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(tail_f32_shard_world4 - (tail_f32_end/tail_f32_unit+world4-1)/world4*tail_f32_unit)
+	// topology.world: a shard of tail/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(tail_f32_shard_world8 - (tail_f32_end/tail_f32_unit+world8-1)/world8*tail_f32_unit)
+	// topology.world: a shard of shared/a is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(owners_shared_A_shard_world1 - (owners_shared_A_end/owners_shared_A_unit+world1-1)/world1*owners_shared_A_unit)
+	// topology.world: a shard of shared/a is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(owners_shared_A_shard_world2 - (owners_shared_A_end/owners_shared_A_unit+world2-1)/world2*owners_shared_A_unit)
+	// topology.world: a shard of shared/a is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(owners_shared_A_shard_world3 - (owners_shared_A_end/owners_shared_A_unit+world3-1)/world3*owners_shared_A_unit)
+	// topology.world: a shard of shared/a is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(owners_shared_A_shard_world4 - (owners_shared_A_end/owners_shared_A_unit+world4-1)/world4*owners_shared_A_unit)
+	// topology.world: a shard of shared/a is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(owners_shared_A_shard_world8 - (owners_shared_A_end/owners_shared_A_unit+world8-1)/world8*owners_shared_A_unit)
+	// topology.world: a shard of shared/scale is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(owners_shared_Scale_shard_world1 - (owners_shared_Scale_end/owners_shared_Scale_unit+world1-1)/world1*owners_shared_Scale_unit)
+	// topology.world: a shard of shared/scale is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(owners_shared_Scale_shard_world2 - (owners_shared_Scale_end/owners_shared_Scale_unit+world2-1)/world2*owners_shared_Scale_unit)
+	// topology.world: a shard of shared/scale is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(owners_shared_Scale_shard_world3 - (owners_shared_Scale_end/owners_shared_Scale_unit+world3-1)/world3*owners_shared_Scale_unit)
+	// topology.world: a shard of shared/scale is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(owners_shared_Scale_shard_world4 - (owners_shared_Scale_end/owners_shared_Scale_unit+world4-1)/world4*owners_shared_Scale_unit)
+	// topology.world: a shard of shared/scale is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(owners_shared_Scale_shard_world8 - (owners_shared_Scale_end/owners_shared_Scale_unit+world8-1)/world8*owners_shared_Scale_unit)
+	// topology.world: a shard of shared/rope is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(owners_shared_Rope_shard_world1 - (owners_shared_Rope_end/owners_shared_Rope_unit+world1-1)/world1*owners_shared_Rope_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/rope is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(owners_shared_Rope_shard_world2 - (owners_shared_Rope_end/owners_shared_Rope_unit+world2-1)/world2*owners_shared_Rope_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/rope is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(owners_shared_Rope_shard_world3 - (owners_shared_Rope_end/owners_shared_Rope_unit+world3-1)/world3*owners_shared_Rope_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/rope is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(owners_shared_Rope_shard_world4 - (owners_shared_Rope_end/owners_shared_Rope_unit+world4-1)/world4*owners_shared_Rope_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/rope is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(owners_shared_Rope_shard_world8 - (owners_shared_Rope_end/owners_shared_Rope_unit+world8-1)/world8*owners_shared_Rope_unit)
 )
 
-// What the compiler checks of the memory: shard elements times the bytes that a rank
-// keeps for one (parameter + gradient + master + moments), for each bucket of each block.
+// The memory of a rank. What it keeps is shard elements times the bytes for one
+// (parameter, gradient, master, moments), for each bucket of each block.
 const (
-	// a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld1 - (LayerLen*layer_f32_shard_world1*(4+4+0+2*4) +
-		tail_f32_shard_world1*(4+4+0+2*4) +
-		owners_shared_A_shard_world1*(4+4+0+2*4) +
-		owners_shared_Scale_shard_world1*(4+4+0+2*4) +
+	restBytesWorld1 int64 = 1312 // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld2 int64 = 800  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld3 int64 = 800  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld4 int64 = 800  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld8 int64 = 800  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	peakBytesWorld1 int64 = 1920 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 1504 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 1792 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 2080 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld8 int64 = 3232 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld1 - (LayerLen*layer_f32_shard_world1*(4+4+4+4) +
+		tail_f32_shard_world1*(4+4+4+4) +
+		owners_shared_A_shard_world1*(4+4+4+4) +
+		owners_shared_Scale_shard_world1*(4+4+4+4) +
 		owners_shared_Rope_shard_world1*4))
-	// a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld2 - (LayerLen*layer_f32_shard_world2*(4+4+0+2*4) +
-		tail_f32_shard_world2*(4+4+0+2*4) +
-		owners_shared_A_shard_world2*(4+4+0+2*4) +
-		owners_shared_Scale_shard_world2*(4+4+0+2*4) +
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld2 - (LayerLen*layer_f32_shard_world2*(4+4+4+4) +
+		tail_f32_shard_world2*(4+4+4+4) +
+		owners_shared_A_shard_world2*(4+4+4+4) +
+		owners_shared_Scale_shard_world2*(4+4+4+4) +
 		owners_shared_Rope_shard_world2*4))
-	// a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld3 - (LayerLen*layer_f32_shard_world3*(4+4+0+2*4) +
-		tail_f32_shard_world3*(4+4+0+2*4) +
-		owners_shared_A_shard_world3*(4+4+0+2*4) +
-		owners_shared_Scale_shard_world3*(4+4+0+2*4) +
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld3 - (LayerLen*layer_f32_shard_world3*(4+4+4+4) +
+		tail_f32_shard_world3*(4+4+4+4) +
+		owners_shared_A_shard_world3*(4+4+4+4) +
+		owners_shared_Scale_shard_world3*(4+4+4+4) +
 		owners_shared_Rope_shard_world3*4))
-	// a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld4 - (LayerLen*layer_f32_shard_world4*(4+4+0+2*4) +
-		tail_f32_shard_world4*(4+4+0+2*4) +
-		owners_shared_A_shard_world4*(4+4+0+2*4) +
-		owners_shared_Scale_shard_world4*(4+4+0+2*4) +
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld4 - (LayerLen*layer_f32_shard_world4*(4+4+4+4) +
+		tail_f32_shard_world4*(4+4+4+4) +
+		owners_shared_A_shard_world4*(4+4+4+4) +
+		owners_shared_Scale_shard_world4*(4+4+4+4) +
 		owners_shared_Rope_shard_world4*4))
-	// a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld8 - (LayerLen*layer_f32_shard_world8*(4+4+0+2*4) +
-		tail_f32_shard_world8*(4+4+0+2*4) +
-		owners_shared_A_shard_world8*(4+4+0+2*4) +
-		owners_shared_Scale_shard_world8*(4+4+0+2*4) +
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld8 - (LayerLen*layer_f32_shard_world8*(4+4+4+4) +
+		tail_f32_shard_world8*(4+4+4+4) +
+		owners_shared_A_shard_world8*(4+4+4+4) +
+		owners_shared_Scale_shard_world8*(4+4+4+4) +
 		owners_shared_Rope_shard_world8*4))
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld1 - restBytesWorld1)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld2 - restBytesWorld2)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld3 - restBytesWorld3)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld4 - restBytesWorld4)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld8 - restBytesWorld8)
 )
 
 // kernels is zz_kernels.fatbin: what nvcc made of the CUDA source, with a record of which source
@@ -359,7 +339,7 @@ var descriptor = shard.Descriptor{
 		GradSlots:  gradientSlots,
 		Reduce:     dtype.Float32,
 		DivideBy:   0,
-		Optimizer:  layout.Optimizer{Masters: true, Moments: 2},
+		Optimizer:  layout.Optimizer{Kind: layout.AdamW, Masters: true},
 		Worlds:     []int64{world1, world2, world3, world4, world8},
 		Kinds: []layout.Kind{
 			{

@@ -2,9 +2,11 @@
 //
 // How model tiny is sharded and where everything lies: the constants of the
 // Go package, under the same names, and the offsets that its runtime works out,
-// for C++17 and CUDA. Counts and offsets are elements where no bytes are named. A
-// static_assert that fails names a rule that the constants break: they were edited
-// by hand, or merged from two versions.
+// for C++17 and CUDA. What depends on the number of ranks is a member of World<N>:
+// World<8>::restBytes is restBytesWorld8 in Go, and World<8>::a_b is a_b_world8.
+// Counts and offsets are elements where no bytes are named. A static_assert that
+// fails names a rule that the constants break: they were edited by hand, or merged
+// from two versions.
 #pragma once
 
 #ifndef SHARDGEN_FUNCTION
@@ -14,11 +16,15 @@
 #define SHARDGEN_FUNCTION constexpr
 #endif
 #endif
+#define SHARDGEN_FIX "; if not, run go tool shardgen generate tiny.yaml"
 
 namespace shardgen::models::tiny {
 
-SHARDGEN_FUNCTION long long larger(long long a, long long b) { return a > b ? a : b; }
 SHARDGEN_FUNCTION long long roundUp(long long n, long long unit) { return (n + unit - 1) / unit * unit; }
+SHARDGEN_FUNCTION long long ceilDiv(long long n, long long d) { return (n + d - 1) / d; }
+SHARDGEN_FUNCTION long long largest(long long n) { return n; }
+template <class... More>
+SHARDGEN_FUNCTION long long largest(long long a, long long b, More... more) { return largest(a > b ? a : b, more...); }
 
 // ArenaPlace is one allocation of a rank.
 struct ArenaPlace {
@@ -51,1517 +57,433 @@ struct GradientPlace {
 constexpr long long HFirst = 0;  // the first index; blocks.repeat
 constexpr long long HLen = 3;  // blocks; blocks.repeat
 static_assert(HFirst + HLen - 1 == 2,
-              "blocks.repeat of h.{i}: the last index is First + Len - 1; if not, run go tool shardgen generate tiny.yaml");
+              "blocks.repeat: the last index of h.{i} is First + Len - 1" SHARDGEN_FIX);
 
 // What holds for all buckets.
 constexpr long long alignBytes = 64;  // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
 constexpr long long maxLive = 2;  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
 constexpr long long prefetch = 1;  // blocks gathered ahead of the trainer; gather.prefetch
 constexpr long long gradientSlots = 2;  // full-size gradient buffers; gradients.slots
-constexpr long long partialsStart = 64;  // bytes into the arena of scratch, of partial sums; roundup(64, alignBytes); shard.align_bytes
-constexpr long long world1 = 1;  // ranks; topology.world
-constexpr long long restBytesWorld1 = 87424;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld1 = 114112;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world2 = 2;  // ranks; topology.world
-constexpr long long restBytesWorld2 = 44992;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld2 = 69184;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world3 = 3;  // ranks; topology.world
-constexpr long long restBytesWorld3 = 29952;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld3 = 53568;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world4 = 4;  // ranks; topology.world
-constexpr long long restBytesWorld4 = 24192;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld4 = 48256;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world8 = 8;  // ranks; topology.world
-constexpr long long restBytesWorld8 = 13760;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld8 = 39872;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-static_assert(alignBytes >= 16 && (alignBytes & (alignBytes - 1)) == 0,
-              "shard.align_bytes: a power of two, 16 or more, because kernels use 16-byte accesses; if not, run go tool shardgen generate tiny.yaml");
+static_assert(alignBytes >= 16,
+              "shard.align_bytes: 16 or more, because kernels use 16-byte accesses" SHARDGEN_FIX);
+static_assert(65536LL % alignBytes == 0,
+              "shard.align_bytes: a power of two, 65536 at most" SHARDGEN_FIX);
 static_assert(maxLive >= 1 + prefetch,
-              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, run go tool shardgen generate tiny.yaml");
+              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use" SHARDGEN_FIX);
 static_assert(gradientSlots >= 1,
-              "gradients.slots: a backward pass needs a gradient buffer; if not, run go tool shardgen generate tiny.yaml");
-static_assert(partialsStart == roundUp(64, alignBytes),
-              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned; if not, run go tool shardgen generate tiny.yaml");
-static_assert(world1 == 1,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate tiny.yaml");
-static_assert(peakBytesWorld1 >= restBytesWorld1,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate tiny.yaml");
-static_assert(world2 == 2,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate tiny.yaml");
-static_assert(peakBytesWorld2 >= restBytesWorld2,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate tiny.yaml");
-static_assert(world3 == 3,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate tiny.yaml");
-static_assert(peakBytesWorld3 >= restBytesWorld3,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate tiny.yaml");
-static_assert(world4 == 4,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate tiny.yaml");
-static_assert(peakBytesWorld4 >= restBytesWorld4,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate tiny.yaml");
-static_assert(world8 == 8,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate tiny.yaml");
-static_assert(peakBytesWorld8 >= restBytesWorld8,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate tiny.yaml");
+              "gradients.slots: a backward pass needs a gradient buffer" SHARDGEN_FIX);
+
+// Bucket embed/bf16/frozen, frozen: 2 bytes an element.
+constexpr long long embed_bf16frozen_unit = 32;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long embed_numel_Wpe = 192;  // elements of wpe.weight; 12 * 16; blocks.params.shape
+constexpr long long embed_start_Wpe = 0;  // elements; 0; blocks.params
+constexpr long long embed_bf16frozen_end = 192;  // elements; roundUp(embed_start_Wpe + embed_numel_Wpe, embed_bf16frozen_unit); blocks.params
+static_assert(embed_bf16frozen_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of embed/bf16/frozen is align_bytes long" SHARDGEN_FIX);
+static_assert(embed_numel_Wpe == 12LL * 16,
+              "blocks.params.shape: numel of wpe.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(embed_start_Wpe == 0,
+              "blocks.params: wpe.weight starts the bucket" SHARDGEN_FIX);
+static_assert(embed_bf16frozen_end == roundUp(embed_start_Wpe + embed_numel_Wpe, embed_bf16frozen_unit),
+              "blocks.params: bucket embed/bf16/frozen ends where wpe.weight ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket h.{i}/f32, trainable: 4 bytes an element.
+constexpr long long h_f32_unit = 16;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long h_numel_Ln_1 = 16;  // elements of h.{i}.ln_1.weight; 16; blocks.params.shape
+constexpr long long h_start_Ln_1 = 0;  // elements; 0; blocks.params
+constexpr long long h_numel_Ln_1_Bias = 16;  // elements of h.{i}.ln_1.bias; 16; blocks.params.shape
+constexpr long long h_start_Ln_1_Bias = 16;  // elements; roundUp(h_start_Ln_1 + h_numel_Ln_1, h_f32_unit); blocks.params
+constexpr long long h_f32_end = 32;  // elements; roundUp(h_start_Ln_1_Bias + h_numel_Ln_1_Bias, h_f32_unit); blocks.params
+static_assert(h_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of h.{i}/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(h_numel_Ln_1 == 16,
+              "blocks.params.shape: numel of h.{i}.ln_1.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Ln_1 == 0,
+              "blocks.params: h.{i}.ln_1.weight starts the bucket" SHARDGEN_FIX);
+static_assert(h_numel_Ln_1_Bias == 16,
+              "blocks.params.shape: numel of h.{i}.ln_1.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Ln_1_Bias == roundUp(h_start_Ln_1 + h_numel_Ln_1, h_f32_unit),
+              "blocks.params: h.{i}.ln_1.bias starts where h.{i}.ln_1.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_f32_end == roundUp(h_start_Ln_1_Bias + h_numel_Ln_1_Bias, h_f32_unit),
+              "blocks.params: bucket h.{i}/f32 ends where h.{i}.ln_1.bias ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket h.{i}/bf16, trainable: 2 bytes an element.
+constexpr long long h_bf16_unit = 32;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long h_numel_Mlp = 976;  // elements of h.{i}.mlp.weight; 16 * 61; blocks.params.shape
+constexpr long long h_start_Mlp = 0;  // elements; 0; blocks.params
+constexpr long long h_numel_Mlp_Bias = 61;  // elements of h.{i}.mlp.bias; 61; blocks.params.shape
+constexpr long long h_start_Mlp_Bias = 992;  // elements; roundUp(h_start_Mlp + h_numel_Mlp, h_bf16_unit); blocks.params
+constexpr long long h_bf16_end = 1056;  // elements; roundUp(h_start_Mlp_Bias + h_numel_Mlp_Bias, h_bf16_unit); blocks.params
+static_assert(h_bf16_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of h.{i}/bf16 is align_bytes long" SHARDGEN_FIX);
+static_assert(h_numel_Mlp == 16LL * 61,
+              "blocks.params.shape: numel of h.{i}.mlp.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Mlp == 0,
+              "blocks.params: h.{i}.mlp.weight starts the bucket" SHARDGEN_FIX);
+static_assert(h_numel_Mlp_Bias == 61,
+              "blocks.params.shape: numel of h.{i}.mlp.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Mlp_Bias == roundUp(h_start_Mlp + h_numel_Mlp, h_bf16_unit),
+              "blocks.params: h.{i}.mlp.bias starts where h.{i}.mlp.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_bf16_end == roundUp(h_start_Mlp_Bias + h_numel_Mlp_Bias, h_bf16_unit),
+              "blocks.params: bucket h.{i}/bf16 ends where h.{i}.mlp.bias ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket head/f32, trainable: 4 bytes an element.
+constexpr long long head_f32_unit = 16;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long head_numel_LnF = 16;  // elements of ln_f.weight; 16; blocks.params.shape
+constexpr long long head_start_LnF = 0;  // elements; 0; blocks.params
+constexpr long long head_f32_end = 16;  // elements; roundUp(head_start_LnF + head_numel_LnF, head_f32_unit); blocks.params
+static_assert(head_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of head/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(head_numel_LnF == 16,
+              "blocks.params.shape: numel of ln_f.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(head_start_LnF == 0,
+              "blocks.params: ln_f.weight starts the bucket" SHARDGEN_FIX);
+static_assert(head_f32_end == roundUp(head_start_LnF + head_numel_LnF, head_f32_unit),
+              "blocks.params: bucket head/f32 ends where ln_f.weight ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket shared/wte.weight, trainable: 2 bytes an element.
+constexpr long long embed_shared_Wte_unit = 32;  // elements; alignBytes / 2; shard.align_bytes
+constexpr long long embed_numel_Wte = 1552;  // elements of wte.weight; 97 * 16; blocks.params.shape
+constexpr long long embed_start_Wte = 0;  // elements; 0; blocks.params
+constexpr long long embed_shared_Wte_end = 1568;  // elements; roundUp(embed_start_Wte + embed_numel_Wte, embed_shared_Wte_unit); blocks.params
+static_assert(embed_shared_Wte_unit * 2 == alignBytes,
+              "shard.align_bytes: a unit of 2-byte elements of shared/wte.weight is align_bytes long" SHARDGEN_FIX);
+static_assert(embed_numel_Wte == 97LL * 16,
+              "blocks.params.shape: numel of wte.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(embed_start_Wte == 0,
+              "blocks.params: wte.weight starts the bucket" SHARDGEN_FIX);
+static_assert(embed_shared_Wte_end == roundUp(embed_start_Wte + embed_numel_Wte, embed_shared_Wte_unit),
+              "blocks.params: bucket shared/wte.weight ends where wte.weight ends, rounded up to the unit" SHARDGEN_FIX);
 
 // The positions of blocks, those of a repeat one after another.
 constexpr long long embed_position = 0;  // position of the first block embed; 0; blocks
 constexpr long long h_position = 1;  // position of the first block h.{i}; embed_position + 1; blocks
 constexpr long long head_position = 4;  // position of the first block head; h_position + HLen; blocks
 static_assert(embed_position == 0,
-              "blocks: block embed stands behind those before it; if not, run go tool shardgen generate tiny.yaml");
+              "blocks: block embed stands behind those before it" SHARDGEN_FIX);
 static_assert(h_position == embed_position + 1,
-              "blocks: block h.{i} stands behind those before it; if not, run go tool shardgen generate tiny.yaml");
+              "blocks: block h.{i} stands behind those before it" SHARDGEN_FIX);
 static_assert(head_position == h_position + HLen,
-              "blocks: block head stands behind those before it; if not, run go tool shardgen generate tiny.yaml");
+              "blocks: block head stands behind those before it" SHARDGEN_FIX);
 
-// Bucket embed/bf16/frozen, frozen: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long embed_bf16frozen_unit = 32;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long embed_numel_Wpe = 192;  // elements; 12*16; shape of wpe.weight in blocks.params
-constexpr long long embed_start_Wpe = 0;  // elements; the bucket's start
-constexpr long long embed_bf16frozen_end = 192;  // elements; roundup(embed_start_Wpe + embed_numel_Wpe, unit)
-constexpr long long embed_bf16frozen_shard_world1 = 192;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long embed_bf16frozen_shard_world2 = 96;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long embed_bf16frozen_shard_world3 = 64;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long embed_bf16frozen_shard_world4 = 64;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long embed_bf16frozen_shard_world8 = 32;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(embed_bf16frozen_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of embed/bf16/frozen is align_bytes long; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_numel_Wpe == 12LL*16LL,
-              "shape of wpe.weight: numel is the product of the dimensions; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_start_Wpe == 0,
-              "blocks.params: wpe.weight starts the bucket; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_end == (embed_start_Wpe + embed_numel_Wpe + embed_bf16frozen_unit - 1) / embed_bf16frozen_unit * embed_bf16frozen_unit,
-              "blocks.params: bucket embed/bf16/frozen ends where wpe.weight ends, rounded up to the unit; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_shard_world1 == (embed_bf16frozen_end / embed_bf16frozen_unit + world1 - 1) / world1 * embed_bf16frozen_unit,
-              "topology.world: a shard of embed/bf16/frozen is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_shard_world2 == (embed_bf16frozen_end / embed_bf16frozen_unit + world2 - 1) / world2 * embed_bf16frozen_unit,
-              "topology.world: a shard of embed/bf16/frozen is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_shard_world3 == (embed_bf16frozen_end / embed_bf16frozen_unit + world3 - 1) / world3 * embed_bf16frozen_unit,
-              "topology.world: a shard of embed/bf16/frozen is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_shard_world4 == (embed_bf16frozen_end / embed_bf16frozen_unit + world4 - 1) / world4 * embed_bf16frozen_unit,
-              "topology.world: a shard of embed/bf16/frozen is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_shard_world8 == (embed_bf16frozen_end / embed_bf16frozen_unit + world8 - 1) / world8 * embed_bf16frozen_unit,
-              "topology.world: a shard of embed/bf16/frozen is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
+// Sums of a step.
+constexpr long long partialsStart = 64;  // bytes into the arena of scratch, of partial sums; roundUp(64, alignBytes); shard.align_bytes
+static_assert(partialsStart == roundUp(64, alignBytes),
+              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned" SHARDGEN_FIX);
 
-// Bucket h.{i}/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long h_f32_unit = 16;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long h_numel_Ln_1 = 16;  // elements; 16; shape of h.{i}.ln_1.weight in blocks.params
-constexpr long long h_start_Ln_1 = 0;  // elements; the bucket's start
-constexpr long long h_numel_Ln_1_Bias = 16;  // elements; 16; shape of h.{i}.ln_1.bias in blocks.params
-constexpr long long h_start_Ln_1_Bias = 16;  // elements; roundup(h_start_Ln_1 + h_numel_Ln_1, unit)
-constexpr long long h_f32_end = 32;  // elements; roundup(h_start_Ln_1_Bias + h_numel_Ln_1_Bias, unit)
-constexpr long long h_f32_shard_world1 = 32;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long h_f32_shard_world2 = 16;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long h_f32_shard_world3 = 16;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long h_f32_shard_world4 = 16;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long h_f32_shard_world8 = 16;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(h_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of h.{i}/f32 is align_bytes long; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_numel_Ln_1 == 16LL,
-              "shape of h.{i}.ln_1.weight: numel is the product of the dimensions; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_start_Ln_1 == 0,
-              "blocks.params: h.{i}.ln_1.weight starts the bucket; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_numel_Ln_1_Bias == 16LL,
-              "shape of h.{i}.ln_1.bias: numel is the product of the dimensions; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_start_Ln_1_Bias == (h_start_Ln_1 + h_numel_Ln_1 + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: h.{i}.ln_1.bias starts where h.{i}.ln_1.weight ends, rounded up to the unit; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_end == (h_start_Ln_1_Bias + h_numel_Ln_1_Bias + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: bucket h.{i}/f32 ends where h.{i}.ln_1.bias ends, rounded up to the unit; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_shard_world1 == (h_f32_end / h_f32_unit + world1 - 1) / world1 * h_f32_unit,
-              "topology.world: a shard of h.{i}/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_shard_world2 == (h_f32_end / h_f32_unit + world2 - 1) / world2 * h_f32_unit,
-              "topology.world: a shard of h.{i}/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_shard_world3 == (h_f32_end / h_f32_unit + world3 - 1) / world3 * h_f32_unit,
-              "topology.world: a shard of h.{i}/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_shard_world4 == (h_f32_end / h_f32_unit + world4 - 1) / world4 * h_f32_unit,
-              "topology.world: a shard of h.{i}/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_shard_world8 == (h_f32_end / h_f32_unit + world8 - 1) / world8 * h_f32_unit,
-              "topology.world: a shard of h.{i}/f32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-
-// Bucket h.{i}/bf16, trainable: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long h_bf16_unit = 32;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long h_numel_Mlp = 976;  // elements; 16*61; shape of h.{i}.mlp.weight in blocks.params
-constexpr long long h_start_Mlp = 0;  // elements; the bucket's start
-constexpr long long h_numel_Mlp_Bias = 61;  // elements; 61; shape of h.{i}.mlp.bias in blocks.params
-constexpr long long h_start_Mlp_Bias = 992;  // elements; roundup(h_start_Mlp + h_numel_Mlp, unit)
-constexpr long long h_bf16_end = 1056;  // elements; roundup(h_start_Mlp_Bias + h_numel_Mlp_Bias, unit)
-constexpr long long h_bf16_shard_world1 = 1056;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long h_bf16_shard_world2 = 544;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long h_bf16_shard_world3 = 352;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long h_bf16_shard_world4 = 288;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long h_bf16_shard_world8 = 160;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(h_bf16_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of h.{i}/bf16 is align_bytes long; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_numel_Mlp == 16LL*61LL,
-              "shape of h.{i}.mlp.weight: numel is the product of the dimensions; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_start_Mlp == 0,
-              "blocks.params: h.{i}.mlp.weight starts the bucket; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_numel_Mlp_Bias == 61LL,
-              "shape of h.{i}.mlp.bias: numel is the product of the dimensions; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_start_Mlp_Bias == (h_start_Mlp + h_numel_Mlp + h_bf16_unit - 1) / h_bf16_unit * h_bf16_unit,
-              "blocks.params: h.{i}.mlp.bias starts where h.{i}.mlp.weight ends, rounded up to the unit; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_end == (h_start_Mlp_Bias + h_numel_Mlp_Bias + h_bf16_unit - 1) / h_bf16_unit * h_bf16_unit,
-              "blocks.params: bucket h.{i}/bf16 ends where h.{i}.mlp.bias ends, rounded up to the unit; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_shard_world1 == (h_bf16_end / h_bf16_unit + world1 - 1) / world1 * h_bf16_unit,
-              "topology.world: a shard of h.{i}/bf16 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_shard_world2 == (h_bf16_end / h_bf16_unit + world2 - 1) / world2 * h_bf16_unit,
-              "topology.world: a shard of h.{i}/bf16 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_shard_world3 == (h_bf16_end / h_bf16_unit + world3 - 1) / world3 * h_bf16_unit,
-              "topology.world: a shard of h.{i}/bf16 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_shard_world4 == (h_bf16_end / h_bf16_unit + world4 - 1) / world4 * h_bf16_unit,
-              "topology.world: a shard of h.{i}/bf16 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_shard_world8 == (h_bf16_end / h_bf16_unit + world8 - 1) / world8 * h_bf16_unit,
-              "topology.world: a shard of h.{i}/bf16 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-
-// Bucket head/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long head_f32_unit = 16;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long head_numel_LnF = 16;  // elements; 16; shape of ln_f.weight in blocks.params
-constexpr long long head_start_LnF = 0;  // elements; the bucket's start
-constexpr long long head_f32_end = 16;  // elements; roundup(head_start_LnF + head_numel_LnF, unit)
-constexpr long long head_f32_shard_world1 = 16;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long head_f32_shard_world2 = 16;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long head_f32_shard_world3 = 16;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long head_f32_shard_world4 = 16;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long head_f32_shard_world8 = 16;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(head_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of head/f32 is align_bytes long; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_numel_LnF == 16LL,
-              "shape of ln_f.weight: numel is the product of the dimensions; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_start_LnF == 0,
-              "blocks.params: ln_f.weight starts the bucket; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_end == (head_start_LnF + head_numel_LnF + head_f32_unit - 1) / head_f32_unit * head_f32_unit,
-              "blocks.params: bucket head/f32 ends where ln_f.weight ends, rounded up to the unit; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_shard_world1 == (head_f32_end / head_f32_unit + world1 - 1) / world1 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_shard_world2 == (head_f32_end / head_f32_unit + world2 - 1) / world2 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_shard_world3 == (head_f32_end / head_f32_unit + world3 - 1) / world3 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_shard_world4 == (head_f32_end / head_f32_unit + world4 - 1) / world4 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_shard_world8 == (head_f32_end / head_f32_unit + world8 - 1) / world8 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-
-// Bucket shared/wte.weight, trainable: 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long embed_shared_Wte_unit = 32;  // elements; alignBytes/2; shard.align_bytes
-constexpr long long embed_numel_Wte = 1552;  // elements; 97*16; shape of wte.weight in blocks.params
-constexpr long long embed_start_Wte = 0;  // elements; the bucket's start
-constexpr long long embed_shared_Wte_end = 1568;  // elements; roundup(embed_start_Wte + embed_numel_Wte, unit)
-constexpr long long embed_shared_Wte_shard_world1 = 1568;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long embed_shared_Wte_shard_world2 = 800;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long embed_shared_Wte_shard_world3 = 544;  // elements of each rank; roundup(ceil(end/3), unit); topology.world
-constexpr long long embed_shared_Wte_shard_world4 = 416;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-constexpr long long embed_shared_Wte_shard_world8 = 224;  // elements of each rank; roundup(ceil(end/8), unit); topology.world
-static_assert(embed_shared_Wte_unit * 2 == alignBytes,
-              "shard.align_bytes: a unit of 2-byte elements of shared/wte.weight is align_bytes long; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_numel_Wte == 97LL*16LL,
-              "shape of wte.weight: numel is the product of the dimensions; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_start_Wte == 0,
-              "blocks.params: wte.weight starts the bucket; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_end == (embed_start_Wte + embed_numel_Wte + embed_shared_Wte_unit - 1) / embed_shared_Wte_unit * embed_shared_Wte_unit,
-              "blocks.params: bucket shared/wte.weight ends where wte.weight ends, rounded up to the unit; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_shard_world1 == (embed_shared_Wte_end / embed_shared_Wte_unit + world1 - 1) / world1 * embed_shared_Wte_unit,
-              "topology.world: a shard of shared/wte.weight is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_shard_world2 == (embed_shared_Wte_end / embed_shared_Wte_unit + world2 - 1) / world2 * embed_shared_Wte_unit,
-              "topology.world: a shard of shared/wte.weight is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_shard_world3 == (embed_shared_Wte_end / embed_shared_Wte_unit + world3 - 1) / world3 * embed_shared_Wte_unit,
-              "topology.world: a shard of shared/wte.weight is the least multiple of the unit with 3 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_shard_world4 == (embed_shared_Wte_end / embed_shared_Wte_unit + world4 - 1) / world4 * embed_shared_Wte_unit,
-              "topology.world: a shard of shared/wte.weight is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_shard_world8 == (embed_shared_Wte_end / embed_shared_Wte_unit + world8 - 1) / world8 * embed_shared_Wte_unit,
-              "topology.world: a shard of shared/wte.weight is the least multiple of the unit with 8 * shard >= end; if not, run go tool shardgen generate tiny.yaml");
-
-// The memory of a rank: shard elements times the bytes that it keeps for one
-// (parameter + gradient + master + moments), for each bucket of each block.
-static_assert(restBytesWorld1 == embed_bf16frozen_shard_world1 * 2 +
-                  HLen * h_f32_shard_world1 * (4 + 4 + 0 + 2 * 4) +
-                  HLen * h_bf16_shard_world1 * (2 + 4 + 4 + 2 * 4) +
-                  head_f32_shard_world1 * (4 + 4 + 0 + 2 * 4) +
-                  embed_shared_Wte_shard_world1 * (2 + 4 + 4 + 2 * 4),
-              "optimizer: a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate tiny.yaml");
-static_assert(restBytesWorld2 == embed_bf16frozen_shard_world2 * 2 +
-                  HLen * h_f32_shard_world2 * (4 + 4 + 0 + 2 * 4) +
-                  HLen * h_bf16_shard_world2 * (2 + 4 + 4 + 2 * 4) +
-                  head_f32_shard_world2 * (4 + 4 + 0 + 2 * 4) +
-                  embed_shared_Wte_shard_world2 * (2 + 4 + 4 + 2 * 4),
-              "optimizer: a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate tiny.yaml");
-static_assert(restBytesWorld3 == embed_bf16frozen_shard_world3 * 2 +
-                  HLen * h_f32_shard_world3 * (4 + 4 + 0 + 2 * 4) +
-                  HLen * h_bf16_shard_world3 * (2 + 4 + 4 + 2 * 4) +
-                  head_f32_shard_world3 * (4 + 4 + 0 + 2 * 4) +
-                  embed_shared_Wte_shard_world3 * (2 + 4 + 4 + 2 * 4),
-              "optimizer: a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate tiny.yaml");
-static_assert(restBytesWorld4 == embed_bf16frozen_shard_world4 * 2 +
-                  HLen * h_f32_shard_world4 * (4 + 4 + 0 + 2 * 4) +
-                  HLen * h_bf16_shard_world4 * (2 + 4 + 4 + 2 * 4) +
-                  head_f32_shard_world4 * (4 + 4 + 0 + 2 * 4) +
-                  embed_shared_Wte_shard_world4 * (2 + 4 + 4 + 2 * 4),
-              "optimizer: a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate tiny.yaml");
-static_assert(restBytesWorld8 == embed_bf16frozen_shard_world8 * 2 +
-                  HLen * h_f32_shard_world8 * (4 + 4 + 0 + 2 * 4) +
-                  HLen * h_bf16_shard_world8 * (2 + 4 + 4 + 2 * 4) +
-                  head_f32_shard_world8 * (4 + 4 + 0 + 2 * 4) +
-                  embed_shared_Wte_shard_world8 * (2 + 4 + 4 + 2 * 4),
-              "optimizer: a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate tiny.yaml");
-
-// World 1: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld1 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld1 = 2240;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld1 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld1(long long) { return slotRun0BytesWorld1; }
-SHARDGEN_FUNCTION long long slotStartWorld1(long long slot) { return slotRun0StartWorld1 + (slot - slotRun0FirstWorld1) * slotRun0BytesWorld1; }
-static_assert(slotRun0FirstWorld1 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotRun0StartWorld1 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-
-// World 1: where a rank has bucket embed/bf16/frozen, in bytes from the start of an arena.
-constexpr long long embed_bf16frozen_shardOffset_world1 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long embed_bf16frozen_gatheredBytes_world1 = 384;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_bf16frozen_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_bf16frozen_slotOffset_world1 = slotStartWorld1(embed_position % maxLive) + embed_bf16frozen_blockOffset_world1;
-static_assert(embed_bf16frozen_shardOffset_world1 == 0,
-              "shard: the shard of embed/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_gatheredBytes_world1 == world1 * embed_bf16frozen_shard_world1 * 2,
-              "topology.world: the gathered copy of embed/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of embed/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld1(embed_position % maxLive) >= embed_bf16frozen_blockOffset_world1 + embed_bf16frozen_gatheredBytes_world1,
-              "gather.max_live: the slot of block embed holds embed/bf16/frozen; if not, run go tool shardgen generate tiny.yaml");
-
-// World 1: bytes from one instance of h.{i} to the next.
-constexpr long long h_shardsF32Stride_world1 = 128;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_gradientShardsF32Stride_world1 = 4352;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_momentsF32Stride_world1 = 8704;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-constexpr long long h_shardsBf16Stride_world1 = 2112;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long h_mastersF32Stride_world1 = 4224;  // bytes of masters of f32; what an instance has of them; blocks.repeat
-static_assert(h_shardsF32Stride_world1 == h_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_gradientShardsF32Stride_world1 == h_f32_shard_world1 * 4 + h_bf16_shard_world1 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_momentsF32Stride_world1 == h_f32_shard_world1 * 4 + h_f32_shard_world1 * 4 + h_bf16_shard_world1 * 4 + h_bf16_shard_world1 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_shardsBf16Stride_world1 == h_bf16_shard_world1 * 2,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_mastersF32Stride_world1 == h_bf16_shard_world1 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of masters of f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 1: where a rank has bucket h.{i}/f32, in bytes from the start of an arena.
-constexpr long long h_f32_shardFirst_world1 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long h_f32_gradientShardFirst_world1 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long h_f32_moment1First_world1 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long h_f32_moment2First_world1 = 128;  // bytes into moments of f32; h_f32_moment1First_world1 + h_f32_shard_world1 * 4; optimizer
-constexpr long long h_f32_gatheredBytes_world1 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long h_f32_shardOffset_world1(long long i) { return h_f32_shardFirst_world1 + i * h_shardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long h_f32_gradientShardOffset_world1(long long i) { return h_f32_gradientShardFirst_world1 + i * h_gradientShardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long h_f32_moment1Offset_world1(long long i) { return h_f32_moment1First_world1 + i * h_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long h_f32_moment2Offset_world1(long long i) { return h_f32_moment2First_world1 + i * h_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long h_f32_slotOffset_world1(long long i) { return slotStartWorld1((h_position + i) % maxLive) + h_f32_blockOffset_world1; }
-static_assert(h_f32_shardFirst_world1 == 0,
-              "shard: the shard of h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gradientShardFirst_world1 == 0,
-              "gradients: the gradient shard of h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_moment1First_world1 == 0,
-              "optimizer: the moment1 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_moment2First_world1 == h_f32_moment1First_world1 + h_f32_shard_world1 * 4,
-              "optimizer: the moment2 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gatheredBytes_world1 == world1 * h_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld1(h_position % maxLive) >= h_f32_blockOffset_world1 + h_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 1: where a rank has bucket h.{i}/bf16, in bytes from the start of an arena.
-constexpr long long h_bf16_shardFirst_world1 = 384;  // bytes into shards of bf16; embed_bf16frozen_shardOffset_world1 + embed_bf16frozen_shard_world1 * 2; shard
-constexpr long long h_bf16_gradientShardFirst_world1 = 128;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world1 + h_f32_shard_world1 * 4; gradients
-constexpr long long h_bf16_masterFirst_world1 = 0;  // bytes into masters of f32; its start; optimizer.master
-constexpr long long h_bf16_moment1First_world1 = 256;  // bytes into moments of f32; h_f32_moment2First_world1 + h_f32_shard_world1 * 4; optimizer
-constexpr long long h_bf16_moment2First_world1 = 4480;  // bytes into moments of f32; h_bf16_moment1First_world1 + h_bf16_shard_world1 * 4; optimizer
-constexpr long long h_bf16_gatheredBytes_world1 = 2112;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_bf16_blockOffset_world1 = 128;  // bytes into the block's slot, of its gathered copy; h_f32_blockOffset_world1 + h_f32_gatheredBytes_world1; gather.max_live
-SHARDGEN_FUNCTION long long h_bf16_shardOffset_world1(long long i) { return h_bf16_shardFirst_world1 + i * h_shardsBf16Stride_world1; }
-SHARDGEN_FUNCTION long long h_bf16_gradientShardOffset_world1(long long i) { return h_bf16_gradientShardFirst_world1 + i * h_gradientShardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long h_bf16_masterOffset_world1(long long i) { return h_bf16_masterFirst_world1 + i * h_mastersF32Stride_world1; }
-SHARDGEN_FUNCTION long long h_bf16_moment1Offset_world1(long long i) { return h_bf16_moment1First_world1 + i * h_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long h_bf16_moment2Offset_world1(long long i) { return h_bf16_moment2First_world1 + i * h_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long h_bf16_slotOffset_world1(long long i) { return slotStartWorld1((h_position + i) % maxLive) + h_bf16_blockOffset_world1; }
-static_assert(h_bf16_shardFirst_world1 == embed_bf16frozen_shardOffset_world1 + embed_bf16frozen_shard_world1 * 2,
-              "shard: the shard of h.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gradientShardFirst_world1 == h_f32_gradientShardFirst_world1 + h_f32_shard_world1 * 4,
-              "gradients: the gradient shard of h.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_masterFirst_world1 == 0,
-              "optimizer.master: the master of h.{i}/bf16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_moment1First_world1 == h_f32_moment2First_world1 + h_f32_shard_world1 * 4,
-              "optimizer: the moment1 of h.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_moment2First_world1 == h_bf16_moment1First_world1 + h_bf16_shard_world1 * 4,
-              "optimizer: the moment2 of h.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gatheredBytes_world1 == world1 * h_bf16_shard_world1 * 2,
-              "topology.world: the gathered copy of h.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_blockOffset_world1 == h_f32_blockOffset_world1 + h_f32_gatheredBytes_world1,
-              "gather.max_live: the gathered copy of h.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld1(h_position % maxLive) >= h_bf16_blockOffset_world1 + h_bf16_gatheredBytes_world1,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/bf16; if not, run go tool shardgen generate tiny.yaml");
-
-// World 1: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world1 = 384;  // bytes into shards of f32; h_f32_shardFirst_world1 + HLen * h_shardsF32Stride_world1; shard
-constexpr long long head_f32_gradientShardOffset_world1 = 13056;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world1 + HLen * h_gradientShardsF32Stride_world1; gradients
-constexpr long long head_f32_moment1Offset_world1 = 26112;  // bytes into moments of f32; h_f32_moment1First_world1 + HLen * h_momentsF32Stride_world1; optimizer
-constexpr long long head_f32_moment2Offset_world1 = 26176;  // bytes into moments of f32; head_f32_moment1Offset_world1 + head_f32_shard_world1 * 4; optimizer
-constexpr long long head_f32_gatheredBytes_world1 = 64;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world1 = slotStartWorld1(head_position % maxLive) + head_f32_blockOffset_world1;
-static_assert(head_f32_shardOffset_world1 == h_f32_shardFirst_world1 + HLen * h_shardsF32Stride_world1,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gradientShardOffset_world1 == h_f32_gradientShardFirst_world1 + HLen * h_gradientShardsF32Stride_world1,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_moment1Offset_world1 == h_f32_moment1First_world1 + HLen * h_momentsF32Stride_world1,
-              "optimizer: the moment1 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_moment2Offset_world1 == head_f32_moment1Offset_world1 + head_f32_shard_world1 * 4,
-              "optimizer: the moment2 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gatheredBytes_world1 == world1 * head_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld1(head_position % maxLive) >= head_f32_blockOffset_world1 + head_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 1: where a rank has bucket shared/wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Wte_shardOffset_world1 = 6720;  // bytes into shards of bf16; h_bf16_shardFirst_world1 + HLen * h_shardsBf16Stride_world1; shard
-constexpr long long embed_shared_Wte_gradientShardOffset_world1 = 13120;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world1 + head_f32_shard_world1 * 4; gradients
-constexpr long long embed_shared_Wte_masterOffset_world1 = 12672;  // bytes into masters of f32; h_bf16_masterFirst_world1 + HLen * h_mastersF32Stride_world1; optimizer.master
-constexpr long long embed_shared_Wte_moment1Offset_world1 = 26240;  // bytes into moments of f32; head_f32_moment2Offset_world1 + head_f32_shard_world1 * 4; optimizer
-constexpr long long embed_shared_Wte_moment2Offset_world1 = 32512;  // bytes into moments of f32; embed_shared_Wte_moment1Offset_world1 + embed_shared_Wte_shard_world1 * 4; optimizer
-constexpr long long embed_shared_Wte_gatheredBytes_world1 = 3136;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Wte_slotOffset_world1 = 4480;  // bytes into the arena of slots, of its gathered copy; slotStartWorld1(maxLive); gather
-static_assert(embed_shared_Wte_shardOffset_world1 == h_bf16_shardFirst_world1 + HLen * h_shardsBf16Stride_world1,
-              "shard: the shard of shared/wte.weight starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_gradientShardOffset_world1 == head_f32_gradientShardOffset_world1 + head_f32_shard_world1 * 4,
-              "gradients: the gradient shard of shared/wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_masterOffset_world1 == h_bf16_masterFirst_world1 + HLen * h_mastersF32Stride_world1,
-              "optimizer.master: the master of shared/wte.weight starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_moment1Offset_world1 == head_f32_moment2Offset_world1 + head_f32_shard_world1 * 4,
-              "optimizer: the moment1 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_moment2Offset_world1 == embed_shared_Wte_moment1Offset_world1 + embed_shared_Wte_shard_world1 * 4,
-              "optimizer: the moment2 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_gatheredBytes_world1 == world1 * embed_shared_Wte_shard_world1 * 2,
-              "topology.world: the gathered copy of shared/wte.weight is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_slotOffset_world1 == slotStartWorld1(maxLive),
-              "gather: the slot of shared/wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tiny.yaml");
-
-// World 1: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld1.
-constexpr long long embed_gradientOffset_embed_shared_Wte_world1 = 0;  // bytes into a gradient buffer, of shared/wte.weight; its start; gradients.slots
-constexpr long long embed_gradientBytes_world1 = 3136;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Wte_world1 + embed_shared_Wte_gatheredBytes_world1; gradients.slots
-constexpr long long h_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of h.{i}/f32; its start; gradients.slots
-constexpr long long h_bf16_gradientOffset_world1 = 128;  // bytes into a gradient buffer, of h.{i}/bf16; h_f32_gradientOffset_world1 + h_f32_gatheredBytes_world1; gradients.slots
-constexpr long long h_gradientBytes_world1 = 2240;  // bytes of all gradients of a block h.{i}; h_bf16_gradientOffset_world1 + h_bf16_gatheredBytes_world1; gradients.slots
-constexpr long long head_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Wte_world1 = 64;  // bytes into a gradient buffer, of shared/wte.weight; head_f32_gradientOffset_world1 + head_f32_gatheredBytes_world1; gradients.slots
-constexpr long long head_gradientBytes_world1 = 3200;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Wte_world1 + embed_shared_Wte_gatheredBytes_world1; gradients.slots
-constexpr long long gradientBufferBytesWorld1 = 3200;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_gradientOffset_embed_shared_Wte_world1 == 0,
-              "gradients.slots: the gradient of shared/wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_gradientBytes_world1 == embed_gradientOffset_embed_shared_Wte_world1 + embed_shared_Wte_gatheredBytes_world1,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of h.{i}/f32 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gradientOffset_world1 == h_f32_gradientOffset_world1 + h_f32_gatheredBytes_world1,
-              "gradients.slots: the gradient of h.{i}/bf16 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_gradientBytes_world1 == h_bf16_gradientOffset_world1 + h_bf16_gatheredBytes_world1,
-              "gradients.slots: the gradients of block h.{i} end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_gradientOffset_embed_shared_Wte_world1 == head_f32_gradientOffset_world1 + head_f32_gatheredBytes_world1,
-              "gradients.slots: the gradient of shared/wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_gradientBytes_world1 == head_gradientOffset_embed_shared_Wte_world1 + embed_shared_Wte_gatheredBytes_world1,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientBufferBytesWorld1 == larger(larger(larger(0, embed_gradientBytes_world1), h_gradientBytes_world1), head_gradientBytes_world1),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate tiny.yaml");
-
-// World 1: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld1 = 6272;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld1 = 6272;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld1 = 64;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld1 == roundUp(larger(larger(0, h_bf16_shard_world1 * 4 * world1), embed_shared_Wte_shard_world1 * 4 * world1), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate tiny.yaml");
-static_assert(wireShardBytesWorld1 == roundUp(larger(larger(larger(larger(0, h_f32_shard_world1 * 4), h_bf16_shard_world1 * 4), head_f32_shard_world1 * 4), embed_shared_Wte_shard_world1 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate tiny.yaml");
-
-// World 1: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld1 = 448;  // bytes of the arena of shards of f32; topology.world
-constexpr long long shardsBf16BytesWorld1 = 9856;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long mastersF32BytesWorld1 = 18944;  // bytes of the arena of masters of f32; topology.world
-constexpr long long momentsF32BytesWorld1 = 38784;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld1 = 19392;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld1 = 7616;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld1 = 6400;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld1 = 12544;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld1 = 128;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld1 == head_f32_shardOffset_world1 + head_f32_shard_world1 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(shardsBf16BytesWorld1 == embed_shared_Wte_shardOffset_world1 + embed_shared_Wte_shard_world1 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(mastersF32BytesWorld1 == embed_shared_Wte_masterOffset_world1 + embed_shared_Wte_shard_world1 * 4,
-              "topology.world: the arena of masters of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(momentsF32BytesWorld1 == embed_shared_Wte_moment2Offset_world1 + embed_shared_Wte_shard_world1 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientShardsF32BytesWorld1 == embed_shared_Wte_gradientShardOffset_world1 + embed_shared_Wte_shard_world1 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotsBytesWorld1 == embed_shared_Wte_slotOffset_world1 + embed_shared_Wte_gatheredBytes_world1,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientBuffersBytesWorld1 == gradientSlots * gradientBufferBytesWorld1,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(stagingBytesWorld1 == wireFullBytesWorld1 + wireShardBytesWorld1,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(scratchBytesWorld1 == partialsStart + partialsBytesWorld1,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(peakBytesWorld1 == shardsF32BytesWorld1 + shardsBf16BytesWorld1 + mastersF32BytesWorld1 + momentsF32BytesWorld1 + gradientShardsF32BytesWorld1 + slotsBytesWorld1 + gradientBuffersBytesWorld1 + stagingBytesWorld1 + scratchBytesWorld1,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate tiny.yaml");
-
-// World 1: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld1(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld1});
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld1});
-  visit(ArenaPlace{"masters", "f32", mastersF32BytesWorld1});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld1});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld1});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld1});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld1});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld1});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld1});
+// at chooses the value for N ranks.
+template <long long N>
+SHARDGEN_FUNCTION long long at(long long world1, long long world2, long long world3, long long world4, long long world8) {
+  return N == 1 ? world1 : N == 2 ? world2 : N == 3 ? world3 : N == 4 ? world4 : N == 8 ? world8 : -1;
 }
-template <class Visit>
-void eachBucketWorld1(Visit visit) {
-  visit(BucketPlace{"embed/bf16/frozen", 0, embed_bf16frozen_shard_world1, embed_bf16frozen_shardOffset_world1, -1, -1, -1, -1, embed_bf16frozen_slotOffset_world1, embed_bf16frozen_gatheredBytes_world1});
-  for (long long i = 0; i < HLen; i++) {
-    visit(BucketPlace{"h.{i}/f32", i, h_f32_shard_world1, h_f32_shardOffset_world1(i), -1, h_f32_moment1Offset_world1(i), h_f32_moment2Offset_world1(i), h_f32_gradientShardOffset_world1(i), h_f32_slotOffset_world1(i), h_f32_gatheredBytes_world1});
-    visit(BucketPlace{"h.{i}/bf16", i, h_bf16_shard_world1, h_bf16_shardOffset_world1(i), h_bf16_masterOffset_world1(i), h_bf16_moment1Offset_world1(i), h_bf16_moment2Offset_world1(i), h_bf16_gradientShardOffset_world1(i), h_bf16_slotOffset_world1(i), h_bf16_gatheredBytes_world1});
+
+// World<N> is where a rank of N has everything.
+template <long long N>
+struct World {
+  // The world sizes.
+  static constexpr long long world = at<N>(1, 2, 3, 4, 8);  // ranks; topology.world
+  static_assert(world == N,
+                "topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named" SHARDGEN_FIX);
+
+  // What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+  static constexpr long long embed_bf16frozen_shard = at<N>(192, 96, 64, 64, 32);  // elements; ceilDiv(embed_bf16frozen_end / embed_bf16frozen_unit, world) * embed_bf16frozen_unit; topology.world
+  static constexpr long long h_f32_shard = at<N>(32, 16, 16, 16, 16);  // elements; ceilDiv(h_f32_end / h_f32_unit, world) * h_f32_unit; topology.world
+  static constexpr long long h_bf16_shard = at<N>(1056, 544, 352, 288, 160);  // elements; ceilDiv(h_bf16_end / h_bf16_unit, world) * h_bf16_unit; topology.world
+  static constexpr long long head_f32_shard = 16;  // elements; ceilDiv(head_f32_end / head_f32_unit, world) * head_f32_unit; topology.world
+  static constexpr long long embed_shared_Wte_shard = at<N>(1568, 800, 544, 416, 224);  // elements; ceilDiv(embed_shared_Wte_end / embed_shared_Wte_unit, world) * embed_shared_Wte_unit; topology.world
+  static_assert(embed_bf16frozen_shard == ceilDiv(embed_bf16frozen_end / embed_bf16frozen_unit, world) * embed_bf16frozen_unit,
+                "topology.world: a shard of embed/bf16/frozen is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(h_f32_shard == ceilDiv(h_f32_end / h_f32_unit, world) * h_f32_unit,
+                "topology.world: a shard of h.{i}/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(h_bf16_shard == ceilDiv(h_bf16_end / h_bf16_unit, world) * h_bf16_unit,
+                "topology.world: a shard of h.{i}/bf16 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(head_f32_shard == ceilDiv(head_f32_end / head_f32_unit, world) * head_f32_unit,
+                "topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_shard == ceilDiv(embed_shared_Wte_end / embed_shared_Wte_unit, world) * embed_shared_Wte_unit,
+                "topology.world: a shard of shared/wte.weight is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+
+  // The memory of a rank. What it keeps is shard elements times the bytes for one
+  // (parameter, gradient, master, moments), for each bucket of each block.
+  static constexpr long long restBytes = at<N>(87424, 44992, 29952, 24192, 13760);  // bytes of a rank between passes: shards, masters, moments, gradient shards
+  static constexpr long long peakBytes = at<N>(114112, 69184, 53568, 48256, 39872);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static_assert(restBytes == embed_bf16frozen_shard * 2 +
+                    HLen * h_f32_shard * (4 + 4 + 4 + 4) +
+                    HLen * h_bf16_shard * (2 + 4 + 4 + 4 + 4) +
+                    head_f32_shard * (4 + 4 + 4 + 4) +
+                    embed_shared_Wte_shard * (2 + 4 + 4 + 4 + 4),
+                "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
+  static_assert(peakBytes >= restBytes,
+                "topology.world: what stays between passes is part of all that is allocated" SHARDGEN_FIX);
+
+  // The gather slots, runs of equal ones. A slot is as large as the largest block that it is for.
+  static constexpr long long slotRun0First = 0;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun0Bytes = at<N>(2240, 2304, 2304, 2560, 3072);  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun0Start = 0;  // bytes into the arena of slots; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long slotBytes(long long) { return slotRun0Bytes; }
+  SHARDGEN_FUNCTION static long long slotStart(long long slot) { return slotRun0Start + (slot - slotRun0First) * slotRun0Bytes; }
+  static_assert(slotRun0First == 0,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun0Start == 0,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
+
+  // Where a rank has bucket embed/bf16/frozen, in bytes from the start of an arena.
+  static constexpr long long embed_bf16frozen_shardOffset = 0;  // bytes into shards of bf16; 0; shard
+  static constexpr long long embed_bf16frozen_gatheredBytes = at<N>(384, 384, 384, 512, 512);  // bytes of the gathered bucket; world * embed_bf16frozen_shard * 2; topology.world
+  static constexpr long long embed_bf16frozen_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long embed_bf16frozen_slotOffset = 0;  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (embed_position % maxLive - slotRun0First) * slotRun0Bytes + embed_bf16frozen_blockOffset; gather.max_live
+  static_assert(embed_bf16frozen_shardOffset == 0,
+                "shard: the shard of embed/bf16/frozen starts where the part before it in the arena of shards of bf16 ends" SHARDGEN_FIX);
+  static_assert(embed_bf16frozen_gatheredBytes == world * embed_bf16frozen_shard * 2,
+                "topology.world: the gathered copy of embed/bf16/frozen is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(embed_bf16frozen_blockOffset == 0,
+                "gather.max_live: the gathered copy of embed/bf16/frozen starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= embed_bf16frozen_blockOffset + embed_bf16frozen_gatheredBytes,
+                "gather.max_live: the slot of block embed holds embed/bf16/frozen" SHARDGEN_FIX);
+  static_assert(embed_bf16frozen_slotOffset == slotRun0Start + (embed_position % maxLive - slotRun0First) * slotRun0Bytes + embed_bf16frozen_blockOffset,
+                "gather.max_live: the gathered copy of embed/bf16/frozen lies in the slot of its block" SHARDGEN_FIX);
+
+  // Where a rank has bucket h.{i}/f32, in bytes from the start of an arena.
+  static constexpr long long h_f32_shardFirst = 0;  // bytes into shards of f32; 0; shard
+  static constexpr long long h_f32_moment1First = 0;  // bytes into moments of f32; 0; optimizer
+  static constexpr long long h_f32_moment2First = at<N>(128, 64, 64, 64, 64);  // bytes into moments of f32; h_f32_moment1First + h_f32_shard * 4; optimizer
+  static constexpr long long h_f32_gradientShardFirst = 0;  // bytes into gradient shards of f32; 0; gradients
+  static constexpr long long h_f32_gatheredBytes = at<N>(128, 128, 192, 256, 512);  // bytes of the gathered bucket; world * h_f32_shard * 4; topology.world
+  static constexpr long long h_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long h_f32_shardOffset(long long i) { return h_f32_shardFirst + i * h_shardsF32Stride; }
+  SHARDGEN_FUNCTION static long long h_f32_moment1Offset(long long i) { return h_f32_moment1First + i * h_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long h_f32_moment2Offset(long long i) { return h_f32_moment2First + i * h_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long h_f32_gradientShardOffset(long long i) { return h_f32_gradientShardFirst + i * h_gradientShardsF32Stride; }
+  SHARDGEN_FUNCTION static long long h_f32_slotOffset(long long i) { return slotStart((h_position + i) % maxLive) + h_f32_blockOffset; }
+  static_assert(h_f32_shardFirst == 0,
+                "shard: the shard of h.{i}/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(h_f32_moment1First == 0,
+                "optimizer: the first moment of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(h_f32_moment2First == h_f32_moment1First + h_f32_shard * 4,
+                "optimizer: the second moment of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(h_f32_gradientShardFirst == 0,
+                "gradients: the gradient shard of h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(h_f32_gatheredBytes == world * h_f32_shard * 4,
+                "topology.world: the gathered copy of h.{i}/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(h_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of h.{i}/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= h_f32_blockOffset + h_f32_gatheredBytes,
+                "gather.max_live: the slot of block h.{i} holds h.{i}/f32" SHARDGEN_FIX);
+
+  // Where a rank has bucket h.{i}/bf16, in bytes from the start of an arena.
+  static constexpr long long h_bf16_shardFirst = at<N>(384, 192, 128, 128, 64);  // bytes into shards of bf16; embed_bf16frozen_shardOffset + embed_bf16frozen_shard * 2; shard
+  static constexpr long long h_bf16_masterFirst = 0;  // bytes into masters of f32; 0; optimizer.master
+  static constexpr long long h_bf16_moment1First = at<N>(256, 128, 128, 128, 128);  // bytes into moments of f32; h_f32_moment2First + h_f32_shard * 4; optimizer
+  static constexpr long long h_bf16_moment2First = at<N>(4480, 2304, 1536, 1280, 768);  // bytes into moments of f32; h_bf16_moment1First + h_bf16_shard * 4; optimizer
+  static constexpr long long h_bf16_gradientShardFirst = at<N>(128, 64, 64, 64, 64);  // bytes into gradient shards of f32; h_f32_gradientShardFirst + h_f32_shard * 4; gradients
+  static constexpr long long h_bf16_gatheredBytes = at<N>(2112, 2176, 2112, 2304, 2560);  // bytes of the gathered bucket; world * h_bf16_shard * 2; topology.world
+  static constexpr long long h_bf16_blockOffset = at<N>(128, 128, 192, 256, 512);  // bytes into the block's slot, of its gathered copy; h_f32_blockOffset + h_f32_gatheredBytes; gather.max_live
+  SHARDGEN_FUNCTION static long long h_bf16_shardOffset(long long i) { return h_bf16_shardFirst + i * h_shardsBf16Stride; }
+  SHARDGEN_FUNCTION static long long h_bf16_masterOffset(long long i) { return h_bf16_masterFirst + i * h_mastersF32Stride; }
+  SHARDGEN_FUNCTION static long long h_bf16_moment1Offset(long long i) { return h_bf16_moment1First + i * h_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long h_bf16_moment2Offset(long long i) { return h_bf16_moment2First + i * h_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long h_bf16_gradientShardOffset(long long i) { return h_bf16_gradientShardFirst + i * h_gradientShardsF32Stride; }
+  SHARDGEN_FUNCTION static long long h_bf16_slotOffset(long long i) { return slotStart((h_position + i) % maxLive) + h_bf16_blockOffset; }
+  static_assert(h_bf16_shardFirst == embed_bf16frozen_shardOffset + embed_bf16frozen_shard * 2,
+                "shard: the shard of h.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends" SHARDGEN_FIX);
+  static_assert(h_bf16_masterFirst == 0,
+                "optimizer.master: the master of h.{i}/bf16 starts where the part before it in the arena of masters of f32 ends" SHARDGEN_FIX);
+  static_assert(h_bf16_moment1First == h_f32_moment2First + h_f32_shard * 4,
+                "optimizer: the first moment of h.{i}/bf16 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(h_bf16_moment2First == h_bf16_moment1First + h_bf16_shard * 4,
+                "optimizer: the second moment of h.{i}/bf16 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(h_bf16_gradientShardFirst == h_f32_gradientShardFirst + h_f32_shard * 4,
+                "gradients: the gradient shard of h.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(h_bf16_gatheredBytes == world * h_bf16_shard * 2,
+                "topology.world: the gathered copy of h.{i}/bf16 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(h_bf16_blockOffset == h_f32_blockOffset + h_f32_gatheredBytes,
+                "gather.max_live: the gathered copy of h.{i}/bf16 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= h_bf16_blockOffset + h_bf16_gatheredBytes,
+                "gather.max_live: the slot of block h.{i} holds h.{i}/bf16" SHARDGEN_FIX);
+
+  // Bytes from one instance of h.{i} to the next.
+  static constexpr long long h_shardsF32Stride = at<N>(128, 64, 64, 64, 64);  // bytes of shards of f32, of one instance; h_f32_shard * 4; blocks.repeat
+  static constexpr long long h_momentsF32Stride = at<N>(8704, 4480, 2944, 2432, 1408);  // bytes of moments of f32, of one instance; h_f32_shard * 4 + h_f32_shard * 4 + h_bf16_shard * 4 + h_bf16_shard * 4; blocks.repeat
+  static constexpr long long h_gradientShardsF32Stride = at<N>(4352, 2240, 1472, 1216, 704);  // bytes of gradient shards of f32, of one instance; h_f32_shard * 4 + h_bf16_shard * 4; blocks.repeat
+  static constexpr long long h_shardsBf16Stride = at<N>(2112, 1088, 704, 576, 320);  // bytes of shards of bf16, of one instance; h_bf16_shard * 2; blocks.repeat
+  static constexpr long long h_mastersF32Stride = at<N>(4224, 2176, 1408, 1152, 640);  // bytes of masters of f32, of one instance; h_bf16_shard * 4; blocks.repeat
+  static_assert(h_shardsF32Stride == h_f32_shard * 4,
+                "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of f32" SHARDGEN_FIX);
+  static_assert(h_momentsF32Stride == h_f32_shard * 4 +
+                    h_f32_shard * 4 +
+                    h_bf16_shard * 4 +
+                    h_bf16_shard * 4,
+                "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of moments of f32" SHARDGEN_FIX);
+  static_assert(h_gradientShardsF32Stride == h_f32_shard * 4 + h_bf16_shard * 4,
+                "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of gradient shards of f32" SHARDGEN_FIX);
+  static_assert(h_shardsBf16Stride == h_bf16_shard * 2,
+                "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of bf16" SHARDGEN_FIX);
+  static_assert(h_mastersF32Stride == h_bf16_shard * 4,
+                "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of masters of f32" SHARDGEN_FIX);
+
+  // Where a rank has bucket head/f32, in bytes from the start of an arena.
+  static constexpr long long head_f32_shardOffset = at<N>(384, 192, 192, 192, 192);  // bytes into shards of f32; h_f32_shardFirst + HLen * h_shardsF32Stride; shard
+  static constexpr long long head_f32_moment1Offset = at<N>(26112, 13440, 8832, 7296, 4224);  // bytes into moments of f32; h_f32_moment1First + HLen * h_momentsF32Stride; optimizer
+  static constexpr long long head_f32_moment2Offset = at<N>(26176, 13504, 8896, 7360, 4288);  // bytes into moments of f32; head_f32_moment1Offset + head_f32_shard * 4; optimizer
+  static constexpr long long head_f32_gradientShardOffset = at<N>(13056, 6720, 4416, 3648, 2112);  // bytes into gradient shards of f32; h_f32_gradientShardFirst + HLen * h_gradientShardsF32Stride; gradients
+  static constexpr long long head_f32_gatheredBytes = at<N>(64, 128, 192, 256, 512);  // bytes of the gathered bucket; world * head_f32_shard * 4; topology.world
+  static constexpr long long head_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long head_f32_slotOffset = 0;  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (head_position % maxLive - slotRun0First) * slotRun0Bytes + head_f32_blockOffset; gather.max_live
+  static_assert(head_f32_shardOffset == h_f32_shardFirst + HLen * h_shardsF32Stride,
+                "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(head_f32_moment1Offset == h_f32_moment1First + HLen * h_momentsF32Stride,
+                "optimizer: the first moment of head/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(head_f32_moment2Offset == head_f32_moment1Offset + head_f32_shard * 4,
+                "optimizer: the second moment of head/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(head_f32_gradientShardOffset == h_f32_gradientShardFirst + HLen * h_gradientShardsF32Stride,
+                "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(head_f32_gatheredBytes == world * head_f32_shard * 4,
+                "topology.world: the gathered copy of head/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(head_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= head_f32_blockOffset + head_f32_gatheredBytes,
+                "gather.max_live: the slot of block head holds head/f32" SHARDGEN_FIX);
+  static_assert(head_f32_slotOffset == slotRun0Start + (head_position % maxLive - slotRun0First) * slotRun0Bytes + head_f32_blockOffset,
+                "gather.max_live: the gathered copy of head/f32 lies in the slot of its block" SHARDGEN_FIX);
+
+  // Where a rank has bucket shared/wte.weight, in bytes from the start of an arena.
+  static constexpr long long embed_shared_Wte_shardOffset = at<N>(6720, 3456, 2240, 1856, 1024);  // bytes into shards of bf16; h_bf16_shardFirst + HLen * h_shardsBf16Stride; shard
+  static constexpr long long embed_shared_Wte_masterOffset = at<N>(12672, 6528, 4224, 3456, 1920);  // bytes into masters of f32; h_bf16_masterFirst + HLen * h_mastersF32Stride; optimizer.master
+  static constexpr long long embed_shared_Wte_moment1Offset = at<N>(26240, 13568, 8960, 7424, 4352);  // bytes into moments of f32; head_f32_moment2Offset + head_f32_shard * 4; optimizer
+  static constexpr long long embed_shared_Wte_moment2Offset = at<N>(32512, 16768, 11136, 9088, 5248);  // bytes into moments of f32; embed_shared_Wte_moment1Offset + embed_shared_Wte_shard * 4; optimizer
+  static constexpr long long embed_shared_Wte_gradientShardOffset = at<N>(13120, 6784, 4480, 3712, 2176);  // bytes into gradient shards of f32; head_f32_gradientShardOffset + head_f32_shard * 4; gradients
+  static constexpr long long embed_shared_Wte_gatheredBytes = at<N>(3136, 3200, 3264, 3328, 3584);  // bytes of the gathered bucket; world * embed_shared_Wte_shard * 2; topology.world
+  static constexpr long long embed_shared_Wte_slotOffset = at<N>(4480, 4608, 4608, 5120, 6144);  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes; gather
+  static_assert(embed_shared_Wte_shardOffset == h_bf16_shardFirst + HLen * h_shardsBf16Stride,
+                "shard: the shard of shared/wte.weight starts where the part before it in the arena of shards of bf16 ends" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_masterOffset == h_bf16_masterFirst + HLen * h_mastersF32Stride,
+                "optimizer.master: the master of shared/wte.weight starts where the part before it in the arena of masters of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_moment1Offset == head_f32_moment2Offset + head_f32_shard * 4,
+                "optimizer: the first moment of shared/wte.weight starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_moment2Offset == embed_shared_Wte_moment1Offset + embed_shared_Wte_shard * 4,
+                "optimizer: the second moment of shared/wte.weight starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_gradientShardOffset == head_f32_gradientShardOffset + head_f32_shard * 4,
+                "gradients: the gradient shard of shared/wte.weight starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_gatheredBytes == world * embed_shared_Wte_shard * 2,
+                "topology.world: the gathered copy of shared/wte.weight is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_slotOffset == slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes,
+                "gather: the slot of shared/wte.weight is behind those of blocks and of the shared parameters before it" SHARDGEN_FIX);
+
+  // The full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
+  // buffer n starts at n * gradientBufferBytes.
+  static constexpr long long embed_gradientOffset_embed_shared_Wte = 0;  // bytes into a gradient buffer, of shared/wte.weight; 0; gradients.slots
+  static constexpr long long embed_gradientBytes = at<N>(3136, 3200, 3264, 3328, 3584);  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Wte + embed_shared_Wte_gatheredBytes; gradients.slots
+  static constexpr long long h_f32_gradientOffset = 0;  // bytes into a gradient buffer, of h.{i}/f32; 0; gradients.slots
+  static constexpr long long h_bf16_gradientOffset = at<N>(128, 128, 192, 256, 512);  // bytes into a gradient buffer, of h.{i}/bf16; h_f32_gradientOffset + h_f32_gatheredBytes; gradients.slots
+  static constexpr long long h_gradientBytes = at<N>(2240, 2304, 2304, 2560, 3072);  // bytes of all gradients of a block h.{i}; h_bf16_gradientOffset + h_bf16_gatheredBytes; gradients.slots
+  static constexpr long long head_f32_gradientOffset = 0;  // bytes into a gradient buffer, of head/f32; 0; gradients.slots
+  static constexpr long long head_gradientOffset_embed_shared_Wte = at<N>(64, 128, 192, 256, 512);  // bytes into a gradient buffer, of shared/wte.weight; head_f32_gradientOffset + head_f32_gatheredBytes; gradients.slots
+  static constexpr long long head_gradientBytes = at<N>(3200, 3328, 3456, 3584, 4096);  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Wte + embed_shared_Wte_gatheredBytes; gradients.slots
+  static constexpr long long gradientBufferBytes = at<N>(3200, 3328, 3456, 3584, 4096);  // bytes of a gradient buffer; largest(embed_gradientBytes, h_gradientBytes, head_gradientBytes); gradients.slots
+  static_assert(embed_gradientOffset_embed_shared_Wte == 0,
+                "gradients.slots: the gradient of shared/wte.weight in block embed starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(embed_gradientBytes == embed_gradientOffset_embed_shared_Wte + embed_shared_Wte_gatheredBytes,
+                "gradients.slots: the gradients of block embed end where the last of them does" SHARDGEN_FIX);
+  static_assert(h_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of h.{i}/f32 in block h.{i} starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(h_bf16_gradientOffset == h_f32_gradientOffset + h_f32_gatheredBytes,
+                "gradients.slots: the gradient of h.{i}/bf16 in block h.{i} starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(h_gradientBytes == h_bf16_gradientOffset + h_bf16_gatheredBytes,
+                "gradients.slots: the gradients of block h.{i} end where the last of them does" SHARDGEN_FIX);
+  static_assert(head_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(head_gradientOffset_embed_shared_Wte == head_f32_gradientOffset + head_f32_gatheredBytes,
+                "gradients.slots: the gradient of shared/wte.weight in block head starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(head_gradientBytes == head_gradientOffset_embed_shared_Wte + embed_shared_Wte_gatheredBytes,
+                "gradients.slots: the gradients of block head end where the last of them does" SHARDGEN_FIX);
+  static_assert(gradientBufferBytes == largest(embed_gradientBytes, h_gradientBytes, head_gradientBytes),
+                "gradients.slots: a gradient buffer is as large as the gradients of the block that has most" SHARDGEN_FIX);
+
+  // Gradients on their way through a reduction, and sums of a step.
+  static constexpr long long wireFullBytes = at<N>(6272, 6400, 6528, 6656, 7168);  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(largest(h_bf16_shard * 4 * world, embed_shared_Wte_shard * 4 * world), alignBytes); gradients.reduce
+  static constexpr long long wireShardBytes = at<N>(6272, 3200, 2176, 1664, 896);  // bytes of staging behind it, for one reduced shard; roundUp(largest(h_f32_shard * 4, h_bf16_shard * 4, head_f32_shard * 4, embed_shared_Wte_shard * 4), alignBytes); gradients.reduce
+  static constexpr long long partialsBytes = 64;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static_assert(wireFullBytes == roundUp(largest(h_bf16_shard * 4 * world, embed_shared_Wte_shard * 4 * world), alignBytes),
+                "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
+  static_assert(wireShardBytes == roundUp(largest(h_f32_shard * 4, h_bf16_shard * 4, head_f32_shard * 4, embed_shared_Wte_shard * 4), alignBytes),
+                "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes" SHARDGEN_FIX);
+
+  // The arenas, which are all that Open allocates.
+  static constexpr long long shardsF32Bytes = at<N>(448, 256, 256, 256, 256);  // bytes; head_f32_shardOffset + head_f32_shard * 4; topology.world
+  static constexpr long long shardsBf16Bytes = at<N>(9856, 5056, 3328, 2688, 1472);  // bytes; embed_shared_Wte_shardOffset + embed_shared_Wte_shard * 2; topology.world
+  static constexpr long long mastersF32Bytes = at<N>(18944, 9728, 6400, 5120, 2816);  // bytes; embed_shared_Wte_masterOffset + embed_shared_Wte_shard * 4; topology.world
+  static constexpr long long momentsF32Bytes = at<N>(38784, 19968, 13312, 10752, 6144);  // bytes; embed_shared_Wte_moment2Offset + embed_shared_Wte_shard * 4; topology.world
+  static constexpr long long gradientShardsF32Bytes = at<N>(19392, 9984, 6656, 5376, 3072);  // bytes; embed_shared_Wte_gradientShardOffset + embed_shared_Wte_shard * 4; topology.world
+  static constexpr long long slotsBytes = at<N>(7616, 7808, 7872, 8448, 9728);  // bytes; embed_shared_Wte_slotOffset + embed_shared_Wte_gatheredBytes; topology.world
+  static constexpr long long gradientBuffersBytes = at<N>(6400, 6656, 6912, 7168, 8192);  // bytes; gradientSlots * gradientBufferBytes; topology.world
+  static constexpr long long stagingBytes = at<N>(12544, 9600, 8704, 8320, 8064);  // bytes; wireFullBytes + wireShardBytes; topology.world
+  static constexpr long long scratchBytes = 128;  // bytes; partialsStart + partialsBytes; topology.world
+  static_assert(shardsF32Bytes == head_f32_shardOffset + head_f32_shard * 4,
+                "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(shardsBf16Bytes == embed_shared_Wte_shardOffset + embed_shared_Wte_shard * 2,
+                "topology.world: the arena of shards of bf16 ends where its last part does" SHARDGEN_FIX);
+  static_assert(mastersF32Bytes == embed_shared_Wte_masterOffset + embed_shared_Wte_shard * 4,
+                "topology.world: the arena of masters of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(momentsF32Bytes == embed_shared_Wte_moment2Offset + embed_shared_Wte_shard * 4,
+                "topology.world: the arena of moments of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientShardsF32Bytes == embed_shared_Wte_gradientShardOffset + embed_shared_Wte_shard * 4,
+                "topology.world: the arena of gradient shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(slotsBytes == embed_shared_Wte_slotOffset + embed_shared_Wte_gatheredBytes,
+                "topology.world: the arena of slots ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientBuffersBytes == gradientSlots * gradientBufferBytes,
+                "topology.world: the arena of gradient buffers ends where its last part does" SHARDGEN_FIX);
+  static_assert(stagingBytes == wireFullBytes + wireShardBytes,
+                "topology.world: the arena of staging ends where its last part does" SHARDGEN_FIX);
+  static_assert(scratchBytes == partialsStart + partialsBytes,
+                "topology.world: the arena of scratch ends where its last part does" SHARDGEN_FIX);
+  static_assert(peakBytes == shardsF32Bytes +
+                    shardsBf16Bytes +
+                    mastersF32Bytes +
+                    momentsF32Bytes +
+                    gradientShardsF32Bytes +
+                    slotsBytes +
+                    gradientBuffersBytes +
+                    stagingBytes +
+                    scratchBytes,
+                "topology.world: all that is allocated is the arenas" SHARDGEN_FIX);
+
+  // Every arena, bucket and gradient, one after another.
+  template <class Visit>
+  static void eachArena(Visit visit) {
+    visit(ArenaPlace{"shards", "f32", shardsF32Bytes});
+    visit(ArenaPlace{"shards", "bf16", shardsBf16Bytes});
+    visit(ArenaPlace{"masters", "f32", mastersF32Bytes});
+    visit(ArenaPlace{"moments", "f32", momentsF32Bytes});
+    visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32Bytes});
+    visit(ArenaPlace{"slots", "", slotsBytes});
+    visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytes});
+    visit(ArenaPlace{"staging", "", stagingBytes});
+    visit(ArenaPlace{"scratch", "", scratchBytes});
   }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world1, head_f32_shardOffset_world1, -1, head_f32_moment1Offset_world1, head_f32_moment2Offset_world1, head_f32_gradientShardOffset_world1, head_f32_slotOffset_world1, head_f32_gatheredBytes_world1});
-  visit(BucketPlace{"shared/wte.weight", 0, embed_shared_Wte_shard_world1, embed_shared_Wte_shardOffset_world1, embed_shared_Wte_masterOffset_world1, embed_shared_Wte_moment1Offset_world1, embed_shared_Wte_moment2Offset_world1, embed_shared_Wte_gradientShardOffset_world1, embed_shared_Wte_slotOffset_world1, embed_shared_Wte_gatheredBytes_world1});
-}
-template <class Visit>
-void eachGradientWorld1(Visit visit) {
-  visit(GradientPlace{"embed", 0, "shared/wte.weight", embed_gradientOffset_embed_shared_Wte_world1, embed_shared_Wte_gatheredBytes_world1});
-  for (long long i = 0; i < HLen; i++) {
-    visit(GradientPlace{"h.{i}", i, "h.{i}/f32", h_f32_gradientOffset_world1, h_f32_gatheredBytes_world1});
-    visit(GradientPlace{"h.{i}", i, "h.{i}/bf16", h_bf16_gradientOffset_world1, h_bf16_gatheredBytes_world1});
+  template <class Visit>
+  static void eachBucket(Visit visit) {
+    visit(BucketPlace{"embed/bf16/frozen", 0, embed_bf16frozen_shard, embed_bf16frozen_shardOffset, -1, -1, -1, -1, embed_bf16frozen_slotOffset, embed_bf16frozen_gatheredBytes});
+    for (long long i = 0; i < HLen; i++) {
+      visit(BucketPlace{"h.{i}/f32", i, h_f32_shard, h_f32_shardOffset(i), -1, h_f32_moment1Offset(i), h_f32_moment2Offset(i), h_f32_gradientShardOffset(i), h_f32_slotOffset(i), h_f32_gatheredBytes});
+      visit(BucketPlace{"h.{i}/bf16", i, h_bf16_shard, h_bf16_shardOffset(i), h_bf16_masterOffset(i), h_bf16_moment1Offset(i), h_bf16_moment2Offset(i), h_bf16_gradientShardOffset(i), h_bf16_slotOffset(i), h_bf16_gatheredBytes});
+    }
+    visit(BucketPlace{"head/f32", 0, head_f32_shard, head_f32_shardOffset, -1, head_f32_moment1Offset, head_f32_moment2Offset, head_f32_gradientShardOffset, head_f32_slotOffset, head_f32_gatheredBytes});
+    visit(BucketPlace{"shared/wte.weight", 0, embed_shared_Wte_shard, embed_shared_Wte_shardOffset, embed_shared_Wte_masterOffset, embed_shared_Wte_moment1Offset, embed_shared_Wte_moment2Offset, embed_shared_Wte_gradientShardOffset, embed_shared_Wte_slotOffset, embed_shared_Wte_gatheredBytes});
   }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world1, head_f32_gatheredBytes_world1});
-  visit(GradientPlace{"head", 0, "shared/wte.weight", head_gradientOffset_embed_shared_Wte_world1, embed_shared_Wte_gatheredBytes_world1});
-}
-
-// World 2: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld2 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld2 = 2304;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld2 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld2(long long) { return slotRun0BytesWorld2; }
-SHARDGEN_FUNCTION long long slotStartWorld2(long long slot) { return slotRun0StartWorld2 + (slot - slotRun0FirstWorld2) * slotRun0BytesWorld2; }
-static_assert(slotRun0FirstWorld2 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotRun0StartWorld2 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-
-// World 2: where a rank has bucket embed/bf16/frozen, in bytes from the start of an arena.
-constexpr long long embed_bf16frozen_shardOffset_world2 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long embed_bf16frozen_gatheredBytes_world2 = 384;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_bf16frozen_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_bf16frozen_slotOffset_world2 = slotStartWorld2(embed_position % maxLive) + embed_bf16frozen_blockOffset_world2;
-static_assert(embed_bf16frozen_shardOffset_world2 == 0,
-              "shard: the shard of embed/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_gatheredBytes_world2 == world2 * embed_bf16frozen_shard_world2 * 2,
-              "topology.world: the gathered copy of embed/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of embed/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld2(embed_position % maxLive) >= embed_bf16frozen_blockOffset_world2 + embed_bf16frozen_gatheredBytes_world2,
-              "gather.max_live: the slot of block embed holds embed/bf16/frozen; if not, run go tool shardgen generate tiny.yaml");
-
-// World 2: bytes from one instance of h.{i} to the next.
-constexpr long long h_shardsF32Stride_world2 = 64;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_gradientShardsF32Stride_world2 = 2240;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_momentsF32Stride_world2 = 4480;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-constexpr long long h_shardsBf16Stride_world2 = 1088;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long h_mastersF32Stride_world2 = 2176;  // bytes of masters of f32; what an instance has of them; blocks.repeat
-static_assert(h_shardsF32Stride_world2 == h_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_gradientShardsF32Stride_world2 == h_f32_shard_world2 * 4 + h_bf16_shard_world2 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_momentsF32Stride_world2 == h_f32_shard_world2 * 4 + h_f32_shard_world2 * 4 + h_bf16_shard_world2 * 4 + h_bf16_shard_world2 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_shardsBf16Stride_world2 == h_bf16_shard_world2 * 2,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_mastersF32Stride_world2 == h_bf16_shard_world2 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of masters of f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 2: where a rank has bucket h.{i}/f32, in bytes from the start of an arena.
-constexpr long long h_f32_shardFirst_world2 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long h_f32_gradientShardFirst_world2 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long h_f32_moment1First_world2 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long h_f32_moment2First_world2 = 64;  // bytes into moments of f32; h_f32_moment1First_world2 + h_f32_shard_world2 * 4; optimizer
-constexpr long long h_f32_gatheredBytes_world2 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long h_f32_shardOffset_world2(long long i) { return h_f32_shardFirst_world2 + i * h_shardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long h_f32_gradientShardOffset_world2(long long i) { return h_f32_gradientShardFirst_world2 + i * h_gradientShardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long h_f32_moment1Offset_world2(long long i) { return h_f32_moment1First_world2 + i * h_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long h_f32_moment2Offset_world2(long long i) { return h_f32_moment2First_world2 + i * h_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long h_f32_slotOffset_world2(long long i) { return slotStartWorld2((h_position + i) % maxLive) + h_f32_blockOffset_world2; }
-static_assert(h_f32_shardFirst_world2 == 0,
-              "shard: the shard of h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gradientShardFirst_world2 == 0,
-              "gradients: the gradient shard of h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_moment1First_world2 == 0,
-              "optimizer: the moment1 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_moment2First_world2 == h_f32_moment1First_world2 + h_f32_shard_world2 * 4,
-              "optimizer: the moment2 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gatheredBytes_world2 == world2 * h_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld2(h_position % maxLive) >= h_f32_blockOffset_world2 + h_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 2: where a rank has bucket h.{i}/bf16, in bytes from the start of an arena.
-constexpr long long h_bf16_shardFirst_world2 = 192;  // bytes into shards of bf16; embed_bf16frozen_shardOffset_world2 + embed_bf16frozen_shard_world2 * 2; shard
-constexpr long long h_bf16_gradientShardFirst_world2 = 64;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world2 + h_f32_shard_world2 * 4; gradients
-constexpr long long h_bf16_masterFirst_world2 = 0;  // bytes into masters of f32; its start; optimizer.master
-constexpr long long h_bf16_moment1First_world2 = 128;  // bytes into moments of f32; h_f32_moment2First_world2 + h_f32_shard_world2 * 4; optimizer
-constexpr long long h_bf16_moment2First_world2 = 2304;  // bytes into moments of f32; h_bf16_moment1First_world2 + h_bf16_shard_world2 * 4; optimizer
-constexpr long long h_bf16_gatheredBytes_world2 = 2176;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_bf16_blockOffset_world2 = 128;  // bytes into the block's slot, of its gathered copy; h_f32_blockOffset_world2 + h_f32_gatheredBytes_world2; gather.max_live
-SHARDGEN_FUNCTION long long h_bf16_shardOffset_world2(long long i) { return h_bf16_shardFirst_world2 + i * h_shardsBf16Stride_world2; }
-SHARDGEN_FUNCTION long long h_bf16_gradientShardOffset_world2(long long i) { return h_bf16_gradientShardFirst_world2 + i * h_gradientShardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long h_bf16_masterOffset_world2(long long i) { return h_bf16_masterFirst_world2 + i * h_mastersF32Stride_world2; }
-SHARDGEN_FUNCTION long long h_bf16_moment1Offset_world2(long long i) { return h_bf16_moment1First_world2 + i * h_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long h_bf16_moment2Offset_world2(long long i) { return h_bf16_moment2First_world2 + i * h_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long h_bf16_slotOffset_world2(long long i) { return slotStartWorld2((h_position + i) % maxLive) + h_bf16_blockOffset_world2; }
-static_assert(h_bf16_shardFirst_world2 == embed_bf16frozen_shardOffset_world2 + embed_bf16frozen_shard_world2 * 2,
-              "shard: the shard of h.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gradientShardFirst_world2 == h_f32_gradientShardFirst_world2 + h_f32_shard_world2 * 4,
-              "gradients: the gradient shard of h.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_masterFirst_world2 == 0,
-              "optimizer.master: the master of h.{i}/bf16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_moment1First_world2 == h_f32_moment2First_world2 + h_f32_shard_world2 * 4,
-              "optimizer: the moment1 of h.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_moment2First_world2 == h_bf16_moment1First_world2 + h_bf16_shard_world2 * 4,
-              "optimizer: the moment2 of h.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gatheredBytes_world2 == world2 * h_bf16_shard_world2 * 2,
-              "topology.world: the gathered copy of h.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_blockOffset_world2 == h_f32_blockOffset_world2 + h_f32_gatheredBytes_world2,
-              "gather.max_live: the gathered copy of h.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld2(h_position % maxLive) >= h_bf16_blockOffset_world2 + h_bf16_gatheredBytes_world2,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/bf16; if not, run go tool shardgen generate tiny.yaml");
-
-// World 2: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world2 = 192;  // bytes into shards of f32; h_f32_shardFirst_world2 + HLen * h_shardsF32Stride_world2; shard
-constexpr long long head_f32_gradientShardOffset_world2 = 6720;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world2 + HLen * h_gradientShardsF32Stride_world2; gradients
-constexpr long long head_f32_moment1Offset_world2 = 13440;  // bytes into moments of f32; h_f32_moment1First_world2 + HLen * h_momentsF32Stride_world2; optimizer
-constexpr long long head_f32_moment2Offset_world2 = 13504;  // bytes into moments of f32; head_f32_moment1Offset_world2 + head_f32_shard_world2 * 4; optimizer
-constexpr long long head_f32_gatheredBytes_world2 = 128;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world2 = slotStartWorld2(head_position % maxLive) + head_f32_blockOffset_world2;
-static_assert(head_f32_shardOffset_world2 == h_f32_shardFirst_world2 + HLen * h_shardsF32Stride_world2,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gradientShardOffset_world2 == h_f32_gradientShardFirst_world2 + HLen * h_gradientShardsF32Stride_world2,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_moment1Offset_world2 == h_f32_moment1First_world2 + HLen * h_momentsF32Stride_world2,
-              "optimizer: the moment1 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_moment2Offset_world2 == head_f32_moment1Offset_world2 + head_f32_shard_world2 * 4,
-              "optimizer: the moment2 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gatheredBytes_world2 == world2 * head_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld2(head_position % maxLive) >= head_f32_blockOffset_world2 + head_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 2: where a rank has bucket shared/wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Wte_shardOffset_world2 = 3456;  // bytes into shards of bf16; h_bf16_shardFirst_world2 + HLen * h_shardsBf16Stride_world2; shard
-constexpr long long embed_shared_Wte_gradientShardOffset_world2 = 6784;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world2 + head_f32_shard_world2 * 4; gradients
-constexpr long long embed_shared_Wte_masterOffset_world2 = 6528;  // bytes into masters of f32; h_bf16_masterFirst_world2 + HLen * h_mastersF32Stride_world2; optimizer.master
-constexpr long long embed_shared_Wte_moment1Offset_world2 = 13568;  // bytes into moments of f32; head_f32_moment2Offset_world2 + head_f32_shard_world2 * 4; optimizer
-constexpr long long embed_shared_Wte_moment2Offset_world2 = 16768;  // bytes into moments of f32; embed_shared_Wte_moment1Offset_world2 + embed_shared_Wte_shard_world2 * 4; optimizer
-constexpr long long embed_shared_Wte_gatheredBytes_world2 = 3200;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Wte_slotOffset_world2 = 4608;  // bytes into the arena of slots, of its gathered copy; slotStartWorld2(maxLive); gather
-static_assert(embed_shared_Wte_shardOffset_world2 == h_bf16_shardFirst_world2 + HLen * h_shardsBf16Stride_world2,
-              "shard: the shard of shared/wte.weight starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_gradientShardOffset_world2 == head_f32_gradientShardOffset_world2 + head_f32_shard_world2 * 4,
-              "gradients: the gradient shard of shared/wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_masterOffset_world2 == h_bf16_masterFirst_world2 + HLen * h_mastersF32Stride_world2,
-              "optimizer.master: the master of shared/wte.weight starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_moment1Offset_world2 == head_f32_moment2Offset_world2 + head_f32_shard_world2 * 4,
-              "optimizer: the moment1 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_moment2Offset_world2 == embed_shared_Wte_moment1Offset_world2 + embed_shared_Wte_shard_world2 * 4,
-              "optimizer: the moment2 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_gatheredBytes_world2 == world2 * embed_shared_Wte_shard_world2 * 2,
-              "topology.world: the gathered copy of shared/wte.weight is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_slotOffset_world2 == slotStartWorld2(maxLive),
-              "gather: the slot of shared/wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tiny.yaml");
-
-// World 2: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld2.
-constexpr long long embed_gradientOffset_embed_shared_Wte_world2 = 0;  // bytes into a gradient buffer, of shared/wte.weight; its start; gradients.slots
-constexpr long long embed_gradientBytes_world2 = 3200;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Wte_world2 + embed_shared_Wte_gatheredBytes_world2; gradients.slots
-constexpr long long h_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of h.{i}/f32; its start; gradients.slots
-constexpr long long h_bf16_gradientOffset_world2 = 128;  // bytes into a gradient buffer, of h.{i}/bf16; h_f32_gradientOffset_world2 + h_f32_gatheredBytes_world2; gradients.slots
-constexpr long long h_gradientBytes_world2 = 2304;  // bytes of all gradients of a block h.{i}; h_bf16_gradientOffset_world2 + h_bf16_gatheredBytes_world2; gradients.slots
-constexpr long long head_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Wte_world2 = 128;  // bytes into a gradient buffer, of shared/wte.weight; head_f32_gradientOffset_world2 + head_f32_gatheredBytes_world2; gradients.slots
-constexpr long long head_gradientBytes_world2 = 3328;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Wte_world2 + embed_shared_Wte_gatheredBytes_world2; gradients.slots
-constexpr long long gradientBufferBytesWorld2 = 3328;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_gradientOffset_embed_shared_Wte_world2 == 0,
-              "gradients.slots: the gradient of shared/wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_gradientBytes_world2 == embed_gradientOffset_embed_shared_Wte_world2 + embed_shared_Wte_gatheredBytes_world2,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of h.{i}/f32 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gradientOffset_world2 == h_f32_gradientOffset_world2 + h_f32_gatheredBytes_world2,
-              "gradients.slots: the gradient of h.{i}/bf16 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_gradientBytes_world2 == h_bf16_gradientOffset_world2 + h_bf16_gatheredBytes_world2,
-              "gradients.slots: the gradients of block h.{i} end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_gradientOffset_embed_shared_Wte_world2 == head_f32_gradientOffset_world2 + head_f32_gatheredBytes_world2,
-              "gradients.slots: the gradient of shared/wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_gradientBytes_world2 == head_gradientOffset_embed_shared_Wte_world2 + embed_shared_Wte_gatheredBytes_world2,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientBufferBytesWorld2 == larger(larger(larger(0, embed_gradientBytes_world2), h_gradientBytes_world2), head_gradientBytes_world2),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate tiny.yaml");
-
-// World 2: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld2 = 6400;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld2 = 3200;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld2 = 64;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld2 == roundUp(larger(larger(0, h_bf16_shard_world2 * 4 * world2), embed_shared_Wte_shard_world2 * 4 * world2), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate tiny.yaml");
-static_assert(wireShardBytesWorld2 == roundUp(larger(larger(larger(larger(0, h_f32_shard_world2 * 4), h_bf16_shard_world2 * 4), head_f32_shard_world2 * 4), embed_shared_Wte_shard_world2 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate tiny.yaml");
-
-// World 2: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld2 = 256;  // bytes of the arena of shards of f32; topology.world
-constexpr long long shardsBf16BytesWorld2 = 5056;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long mastersF32BytesWorld2 = 9728;  // bytes of the arena of masters of f32; topology.world
-constexpr long long momentsF32BytesWorld2 = 19968;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld2 = 9984;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld2 = 7808;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld2 = 6656;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld2 = 9600;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld2 = 128;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld2 == head_f32_shardOffset_world2 + head_f32_shard_world2 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(shardsBf16BytesWorld2 == embed_shared_Wte_shardOffset_world2 + embed_shared_Wte_shard_world2 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(mastersF32BytesWorld2 == embed_shared_Wte_masterOffset_world2 + embed_shared_Wte_shard_world2 * 4,
-              "topology.world: the arena of masters of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(momentsF32BytesWorld2 == embed_shared_Wte_moment2Offset_world2 + embed_shared_Wte_shard_world2 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientShardsF32BytesWorld2 == embed_shared_Wte_gradientShardOffset_world2 + embed_shared_Wte_shard_world2 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotsBytesWorld2 == embed_shared_Wte_slotOffset_world2 + embed_shared_Wte_gatheredBytes_world2,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientBuffersBytesWorld2 == gradientSlots * gradientBufferBytesWorld2,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(stagingBytesWorld2 == wireFullBytesWorld2 + wireShardBytesWorld2,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(scratchBytesWorld2 == partialsStart + partialsBytesWorld2,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(peakBytesWorld2 == shardsF32BytesWorld2 + shardsBf16BytesWorld2 + mastersF32BytesWorld2 + momentsF32BytesWorld2 + gradientShardsF32BytesWorld2 + slotsBytesWorld2 + gradientBuffersBytesWorld2 + stagingBytesWorld2 + scratchBytesWorld2,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate tiny.yaml");
-
-// World 2: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld2(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld2});
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld2});
-  visit(ArenaPlace{"masters", "f32", mastersF32BytesWorld2});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld2});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld2});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld2});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld2});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld2});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld2});
-}
-template <class Visit>
-void eachBucketWorld2(Visit visit) {
-  visit(BucketPlace{"embed/bf16/frozen", 0, embed_bf16frozen_shard_world2, embed_bf16frozen_shardOffset_world2, -1, -1, -1, -1, embed_bf16frozen_slotOffset_world2, embed_bf16frozen_gatheredBytes_world2});
-  for (long long i = 0; i < HLen; i++) {
-    visit(BucketPlace{"h.{i}/f32", i, h_f32_shard_world2, h_f32_shardOffset_world2(i), -1, h_f32_moment1Offset_world2(i), h_f32_moment2Offset_world2(i), h_f32_gradientShardOffset_world2(i), h_f32_slotOffset_world2(i), h_f32_gatheredBytes_world2});
-    visit(BucketPlace{"h.{i}/bf16", i, h_bf16_shard_world2, h_bf16_shardOffset_world2(i), h_bf16_masterOffset_world2(i), h_bf16_moment1Offset_world2(i), h_bf16_moment2Offset_world2(i), h_bf16_gradientShardOffset_world2(i), h_bf16_slotOffset_world2(i), h_bf16_gatheredBytes_world2});
+  template <class Visit>
+  static void eachGradient(Visit visit) {
+    visit(GradientPlace{"embed", 0, "shared/wte.weight", embed_gradientOffset_embed_shared_Wte, embed_shared_Wte_gatheredBytes});
+    for (long long i = 0; i < HLen; i++) {
+      visit(GradientPlace{"h.{i}", i, "h.{i}/f32", h_f32_gradientOffset, h_f32_gatheredBytes});
+      visit(GradientPlace{"h.{i}", i, "h.{i}/bf16", h_bf16_gradientOffset, h_bf16_gatheredBytes});
+    }
+    visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset, head_f32_gatheredBytes});
+    visit(GradientPlace{"head", 0, "shared/wte.weight", head_gradientOffset_embed_shared_Wte, embed_shared_Wte_gatheredBytes});
   }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world2, head_f32_shardOffset_world2, -1, head_f32_moment1Offset_world2, head_f32_moment2Offset_world2, head_f32_gradientShardOffset_world2, head_f32_slotOffset_world2, head_f32_gatheredBytes_world2});
-  visit(BucketPlace{"shared/wte.weight", 0, embed_shared_Wte_shard_world2, embed_shared_Wte_shardOffset_world2, embed_shared_Wte_masterOffset_world2, embed_shared_Wte_moment1Offset_world2, embed_shared_Wte_moment2Offset_world2, embed_shared_Wte_gradientShardOffset_world2, embed_shared_Wte_slotOffset_world2, embed_shared_Wte_gatheredBytes_world2});
-}
-template <class Visit>
-void eachGradientWorld2(Visit visit) {
-  visit(GradientPlace{"embed", 0, "shared/wte.weight", embed_gradientOffset_embed_shared_Wte_world2, embed_shared_Wte_gatheredBytes_world2});
-  for (long long i = 0; i < HLen; i++) {
-    visit(GradientPlace{"h.{i}", i, "h.{i}/f32", h_f32_gradientOffset_world2, h_f32_gatheredBytes_world2});
-    visit(GradientPlace{"h.{i}", i, "h.{i}/bf16", h_bf16_gradientOffset_world2, h_bf16_gatheredBytes_world2});
-  }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world2, head_f32_gatheredBytes_world2});
-  visit(GradientPlace{"head", 0, "shared/wte.weight", head_gradientOffset_embed_shared_Wte_world2, embed_shared_Wte_gatheredBytes_world2});
-}
+};
 
-// World 3: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld3 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld3 = 2304;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld3 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld3(long long) { return slotRun0BytesWorld3; }
-SHARDGEN_FUNCTION long long slotStartWorld3(long long slot) { return slotRun0StartWorld3 + (slot - slotRun0FirstWorld3) * slotRun0BytesWorld3; }
-static_assert(slotRun0FirstWorld3 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotRun0StartWorld3 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-
-// World 3: where a rank has bucket embed/bf16/frozen, in bytes from the start of an arena.
-constexpr long long embed_bf16frozen_shardOffset_world3 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long embed_bf16frozen_gatheredBytes_world3 = 384;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_bf16frozen_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_bf16frozen_slotOffset_world3 = slotStartWorld3(embed_position % maxLive) + embed_bf16frozen_blockOffset_world3;
-static_assert(embed_bf16frozen_shardOffset_world3 == 0,
-              "shard: the shard of embed/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_gatheredBytes_world3 == world3 * embed_bf16frozen_shard_world3 * 2,
-              "topology.world: the gathered copy of embed/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of embed/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld3(embed_position % maxLive) >= embed_bf16frozen_blockOffset_world3 + embed_bf16frozen_gatheredBytes_world3,
-              "gather.max_live: the slot of block embed holds embed/bf16/frozen; if not, run go tool shardgen generate tiny.yaml");
-
-// World 3: bytes from one instance of h.{i} to the next.
-constexpr long long h_shardsF32Stride_world3 = 64;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_gradientShardsF32Stride_world3 = 1472;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_momentsF32Stride_world3 = 2944;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-constexpr long long h_shardsBf16Stride_world3 = 704;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long h_mastersF32Stride_world3 = 1408;  // bytes of masters of f32; what an instance has of them; blocks.repeat
-static_assert(h_shardsF32Stride_world3 == h_f32_shard_world3 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_gradientShardsF32Stride_world3 == h_f32_shard_world3 * 4 + h_bf16_shard_world3 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_momentsF32Stride_world3 == h_f32_shard_world3 * 4 + h_f32_shard_world3 * 4 + h_bf16_shard_world3 * 4 + h_bf16_shard_world3 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_shardsBf16Stride_world3 == h_bf16_shard_world3 * 2,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_mastersF32Stride_world3 == h_bf16_shard_world3 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of masters of f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 3: where a rank has bucket h.{i}/f32, in bytes from the start of an arena.
-constexpr long long h_f32_shardFirst_world3 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long h_f32_gradientShardFirst_world3 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long h_f32_moment1First_world3 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long h_f32_moment2First_world3 = 64;  // bytes into moments of f32; h_f32_moment1First_world3 + h_f32_shard_world3 * 4; optimizer
-constexpr long long h_f32_gatheredBytes_world3 = 192;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_f32_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long h_f32_shardOffset_world3(long long i) { return h_f32_shardFirst_world3 + i * h_shardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long h_f32_gradientShardOffset_world3(long long i) { return h_f32_gradientShardFirst_world3 + i * h_gradientShardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long h_f32_moment1Offset_world3(long long i) { return h_f32_moment1First_world3 + i * h_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long h_f32_moment2Offset_world3(long long i) { return h_f32_moment2First_world3 + i * h_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long h_f32_slotOffset_world3(long long i) { return slotStartWorld3((h_position + i) % maxLive) + h_f32_blockOffset_world3; }
-static_assert(h_f32_shardFirst_world3 == 0,
-              "shard: the shard of h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gradientShardFirst_world3 == 0,
-              "gradients: the gradient shard of h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_moment1First_world3 == 0,
-              "optimizer: the moment1 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_moment2First_world3 == h_f32_moment1First_world3 + h_f32_shard_world3 * 4,
-              "optimizer: the moment2 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gatheredBytes_world3 == world3 * h_f32_shard_world3 * 4,
-              "topology.world: the gathered copy of h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld3(h_position % maxLive) >= h_f32_blockOffset_world3 + h_f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 3: where a rank has bucket h.{i}/bf16, in bytes from the start of an arena.
-constexpr long long h_bf16_shardFirst_world3 = 128;  // bytes into shards of bf16; embed_bf16frozen_shardOffset_world3 + embed_bf16frozen_shard_world3 * 2; shard
-constexpr long long h_bf16_gradientShardFirst_world3 = 64;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world3 + h_f32_shard_world3 * 4; gradients
-constexpr long long h_bf16_masterFirst_world3 = 0;  // bytes into masters of f32; its start; optimizer.master
-constexpr long long h_bf16_moment1First_world3 = 128;  // bytes into moments of f32; h_f32_moment2First_world3 + h_f32_shard_world3 * 4; optimizer
-constexpr long long h_bf16_moment2First_world3 = 1536;  // bytes into moments of f32; h_bf16_moment1First_world3 + h_bf16_shard_world3 * 4; optimizer
-constexpr long long h_bf16_gatheredBytes_world3 = 2112;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_bf16_blockOffset_world3 = 192;  // bytes into the block's slot, of its gathered copy; h_f32_blockOffset_world3 + h_f32_gatheredBytes_world3; gather.max_live
-SHARDGEN_FUNCTION long long h_bf16_shardOffset_world3(long long i) { return h_bf16_shardFirst_world3 + i * h_shardsBf16Stride_world3; }
-SHARDGEN_FUNCTION long long h_bf16_gradientShardOffset_world3(long long i) { return h_bf16_gradientShardFirst_world3 + i * h_gradientShardsF32Stride_world3; }
-SHARDGEN_FUNCTION long long h_bf16_masterOffset_world3(long long i) { return h_bf16_masterFirst_world3 + i * h_mastersF32Stride_world3; }
-SHARDGEN_FUNCTION long long h_bf16_moment1Offset_world3(long long i) { return h_bf16_moment1First_world3 + i * h_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long h_bf16_moment2Offset_world3(long long i) { return h_bf16_moment2First_world3 + i * h_momentsF32Stride_world3; }
-SHARDGEN_FUNCTION long long h_bf16_slotOffset_world3(long long i) { return slotStartWorld3((h_position + i) % maxLive) + h_bf16_blockOffset_world3; }
-static_assert(h_bf16_shardFirst_world3 == embed_bf16frozen_shardOffset_world3 + embed_bf16frozen_shard_world3 * 2,
-              "shard: the shard of h.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gradientShardFirst_world3 == h_f32_gradientShardFirst_world3 + h_f32_shard_world3 * 4,
-              "gradients: the gradient shard of h.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_masterFirst_world3 == 0,
-              "optimizer.master: the master of h.{i}/bf16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_moment1First_world3 == h_f32_moment2First_world3 + h_f32_shard_world3 * 4,
-              "optimizer: the moment1 of h.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_moment2First_world3 == h_bf16_moment1First_world3 + h_bf16_shard_world3 * 4,
-              "optimizer: the moment2 of h.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gatheredBytes_world3 == world3 * h_bf16_shard_world3 * 2,
-              "topology.world: the gathered copy of h.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_blockOffset_world3 == h_f32_blockOffset_world3 + h_f32_gatheredBytes_world3,
-              "gather.max_live: the gathered copy of h.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld3(h_position % maxLive) >= h_bf16_blockOffset_world3 + h_bf16_gatheredBytes_world3,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/bf16; if not, run go tool shardgen generate tiny.yaml");
-
-// World 3: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world3 = 192;  // bytes into shards of f32; h_f32_shardFirst_world3 + HLen * h_shardsF32Stride_world3; shard
-constexpr long long head_f32_gradientShardOffset_world3 = 4416;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world3 + HLen * h_gradientShardsF32Stride_world3; gradients
-constexpr long long head_f32_moment1Offset_world3 = 8832;  // bytes into moments of f32; h_f32_moment1First_world3 + HLen * h_momentsF32Stride_world3; optimizer
-constexpr long long head_f32_moment2Offset_world3 = 8896;  // bytes into moments of f32; head_f32_moment1Offset_world3 + head_f32_shard_world3 * 4; optimizer
-constexpr long long head_f32_gatheredBytes_world3 = 192;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world3 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world3 = slotStartWorld3(head_position % maxLive) + head_f32_blockOffset_world3;
-static_assert(head_f32_shardOffset_world3 == h_f32_shardFirst_world3 + HLen * h_shardsF32Stride_world3,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gradientShardOffset_world3 == h_f32_gradientShardFirst_world3 + HLen * h_gradientShardsF32Stride_world3,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_moment1Offset_world3 == h_f32_moment1First_world3 + HLen * h_momentsF32Stride_world3,
-              "optimizer: the moment1 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_moment2Offset_world3 == head_f32_moment1Offset_world3 + head_f32_shard_world3 * 4,
-              "optimizer: the moment2 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gatheredBytes_world3 == world3 * head_f32_shard_world3 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_blockOffset_world3 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld3(head_position % maxLive) >= head_f32_blockOffset_world3 + head_f32_gatheredBytes_world3,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 3: where a rank has bucket shared/wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Wte_shardOffset_world3 = 2240;  // bytes into shards of bf16; h_bf16_shardFirst_world3 + HLen * h_shardsBf16Stride_world3; shard
-constexpr long long embed_shared_Wte_gradientShardOffset_world3 = 4480;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world3 + head_f32_shard_world3 * 4; gradients
-constexpr long long embed_shared_Wte_masterOffset_world3 = 4224;  // bytes into masters of f32; h_bf16_masterFirst_world3 + HLen * h_mastersF32Stride_world3; optimizer.master
-constexpr long long embed_shared_Wte_moment1Offset_world3 = 8960;  // bytes into moments of f32; head_f32_moment2Offset_world3 + head_f32_shard_world3 * 4; optimizer
-constexpr long long embed_shared_Wte_moment2Offset_world3 = 11136;  // bytes into moments of f32; embed_shared_Wte_moment1Offset_world3 + embed_shared_Wte_shard_world3 * 4; optimizer
-constexpr long long embed_shared_Wte_gatheredBytes_world3 = 3264;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Wte_slotOffset_world3 = 4608;  // bytes into the arena of slots, of its gathered copy; slotStartWorld3(maxLive); gather
-static_assert(embed_shared_Wte_shardOffset_world3 == h_bf16_shardFirst_world3 + HLen * h_shardsBf16Stride_world3,
-              "shard: the shard of shared/wte.weight starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_gradientShardOffset_world3 == head_f32_gradientShardOffset_world3 + head_f32_shard_world3 * 4,
-              "gradients: the gradient shard of shared/wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_masterOffset_world3 == h_bf16_masterFirst_world3 + HLen * h_mastersF32Stride_world3,
-              "optimizer.master: the master of shared/wte.weight starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_moment1Offset_world3 == head_f32_moment2Offset_world3 + head_f32_shard_world3 * 4,
-              "optimizer: the moment1 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_moment2Offset_world3 == embed_shared_Wte_moment1Offset_world3 + embed_shared_Wte_shard_world3 * 4,
-              "optimizer: the moment2 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_gatheredBytes_world3 == world3 * embed_shared_Wte_shard_world3 * 2,
-              "topology.world: the gathered copy of shared/wte.weight is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_slotOffset_world3 == slotStartWorld3(maxLive),
-              "gather: the slot of shared/wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tiny.yaml");
-
-// World 3: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld3.
-constexpr long long embed_gradientOffset_embed_shared_Wte_world3 = 0;  // bytes into a gradient buffer, of shared/wte.weight; its start; gradients.slots
-constexpr long long embed_gradientBytes_world3 = 3264;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Wte_world3 + embed_shared_Wte_gatheredBytes_world3; gradients.slots
-constexpr long long h_f32_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of h.{i}/f32; its start; gradients.slots
-constexpr long long h_bf16_gradientOffset_world3 = 192;  // bytes into a gradient buffer, of h.{i}/bf16; h_f32_gradientOffset_world3 + h_f32_gatheredBytes_world3; gradients.slots
-constexpr long long h_gradientBytes_world3 = 2304;  // bytes of all gradients of a block h.{i}; h_bf16_gradientOffset_world3 + h_bf16_gatheredBytes_world3; gradients.slots
-constexpr long long head_f32_gradientOffset_world3 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Wte_world3 = 192;  // bytes into a gradient buffer, of shared/wte.weight; head_f32_gradientOffset_world3 + head_f32_gatheredBytes_world3; gradients.slots
-constexpr long long head_gradientBytes_world3 = 3456;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Wte_world3 + embed_shared_Wte_gatheredBytes_world3; gradients.slots
-constexpr long long gradientBufferBytesWorld3 = 3456;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_gradientOffset_embed_shared_Wte_world3 == 0,
-              "gradients.slots: the gradient of shared/wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_gradientBytes_world3 == embed_gradientOffset_embed_shared_Wte_world3 + embed_shared_Wte_gatheredBytes_world3,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of h.{i}/f32 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gradientOffset_world3 == h_f32_gradientOffset_world3 + h_f32_gatheredBytes_world3,
-              "gradients.slots: the gradient of h.{i}/bf16 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_gradientBytes_world3 == h_bf16_gradientOffset_world3 + h_bf16_gatheredBytes_world3,
-              "gradients.slots: the gradients of block h.{i} end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gradientOffset_world3 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_gradientOffset_embed_shared_Wte_world3 == head_f32_gradientOffset_world3 + head_f32_gatheredBytes_world3,
-              "gradients.slots: the gradient of shared/wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_gradientBytes_world3 == head_gradientOffset_embed_shared_Wte_world3 + embed_shared_Wte_gatheredBytes_world3,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientBufferBytesWorld3 == larger(larger(larger(0, embed_gradientBytes_world3), h_gradientBytes_world3), head_gradientBytes_world3),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate tiny.yaml");
-
-// World 3: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld3 = 6528;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld3 = 2176;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld3 = 64;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld3 == roundUp(larger(larger(0, h_bf16_shard_world3 * 4 * world3), embed_shared_Wte_shard_world3 * 4 * world3), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate tiny.yaml");
-static_assert(wireShardBytesWorld3 == roundUp(larger(larger(larger(larger(0, h_f32_shard_world3 * 4), h_bf16_shard_world3 * 4), head_f32_shard_world3 * 4), embed_shared_Wte_shard_world3 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate tiny.yaml");
-
-// World 3: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld3 = 256;  // bytes of the arena of shards of f32; topology.world
-constexpr long long shardsBf16BytesWorld3 = 3328;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long mastersF32BytesWorld3 = 6400;  // bytes of the arena of masters of f32; topology.world
-constexpr long long momentsF32BytesWorld3 = 13312;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld3 = 6656;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld3 = 7872;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld3 = 6912;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld3 = 8704;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld3 = 128;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld3 == head_f32_shardOffset_world3 + head_f32_shard_world3 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(shardsBf16BytesWorld3 == embed_shared_Wte_shardOffset_world3 + embed_shared_Wte_shard_world3 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(mastersF32BytesWorld3 == embed_shared_Wte_masterOffset_world3 + embed_shared_Wte_shard_world3 * 4,
-              "topology.world: the arena of masters of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(momentsF32BytesWorld3 == embed_shared_Wte_moment2Offset_world3 + embed_shared_Wte_shard_world3 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientShardsF32BytesWorld3 == embed_shared_Wte_gradientShardOffset_world3 + embed_shared_Wte_shard_world3 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotsBytesWorld3 == embed_shared_Wte_slotOffset_world3 + embed_shared_Wte_gatheredBytes_world3,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientBuffersBytesWorld3 == gradientSlots * gradientBufferBytesWorld3,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(stagingBytesWorld3 == wireFullBytesWorld3 + wireShardBytesWorld3,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(scratchBytesWorld3 == partialsStart + partialsBytesWorld3,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(peakBytesWorld3 == shardsF32BytesWorld3 + shardsBf16BytesWorld3 + mastersF32BytesWorld3 + momentsF32BytesWorld3 + gradientShardsF32BytesWorld3 + slotsBytesWorld3 + gradientBuffersBytesWorld3 + stagingBytesWorld3 + scratchBytesWorld3,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate tiny.yaml");
-
-// World 3: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld3(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld3});
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld3});
-  visit(ArenaPlace{"masters", "f32", mastersF32BytesWorld3});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld3});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld3});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld3});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld3});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld3});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld3});
-}
-template <class Visit>
-void eachBucketWorld3(Visit visit) {
-  visit(BucketPlace{"embed/bf16/frozen", 0, embed_bf16frozen_shard_world3, embed_bf16frozen_shardOffset_world3, -1, -1, -1, -1, embed_bf16frozen_slotOffset_world3, embed_bf16frozen_gatheredBytes_world3});
-  for (long long i = 0; i < HLen; i++) {
-    visit(BucketPlace{"h.{i}/f32", i, h_f32_shard_world3, h_f32_shardOffset_world3(i), -1, h_f32_moment1Offset_world3(i), h_f32_moment2Offset_world3(i), h_f32_gradientShardOffset_world3(i), h_f32_slotOffset_world3(i), h_f32_gatheredBytes_world3});
-    visit(BucketPlace{"h.{i}/bf16", i, h_bf16_shard_world3, h_bf16_shardOffset_world3(i), h_bf16_masterOffset_world3(i), h_bf16_moment1Offset_world3(i), h_bf16_moment2Offset_world3(i), h_bf16_gradientShardOffset_world3(i), h_bf16_slotOffset_world3(i), h_bf16_gatheredBytes_world3});
-  }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world3, head_f32_shardOffset_world3, -1, head_f32_moment1Offset_world3, head_f32_moment2Offset_world3, head_f32_gradientShardOffset_world3, head_f32_slotOffset_world3, head_f32_gatheredBytes_world3});
-  visit(BucketPlace{"shared/wte.weight", 0, embed_shared_Wte_shard_world3, embed_shared_Wte_shardOffset_world3, embed_shared_Wte_masterOffset_world3, embed_shared_Wte_moment1Offset_world3, embed_shared_Wte_moment2Offset_world3, embed_shared_Wte_gradientShardOffset_world3, embed_shared_Wte_slotOffset_world3, embed_shared_Wte_gatheredBytes_world3});
-}
-template <class Visit>
-void eachGradientWorld3(Visit visit) {
-  visit(GradientPlace{"embed", 0, "shared/wte.weight", embed_gradientOffset_embed_shared_Wte_world3, embed_shared_Wte_gatheredBytes_world3});
-  for (long long i = 0; i < HLen; i++) {
-    visit(GradientPlace{"h.{i}", i, "h.{i}/f32", h_f32_gradientOffset_world3, h_f32_gatheredBytes_world3});
-    visit(GradientPlace{"h.{i}", i, "h.{i}/bf16", h_bf16_gradientOffset_world3, h_bf16_gatheredBytes_world3});
-  }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world3, head_f32_gatheredBytes_world3});
-  visit(GradientPlace{"head", 0, "shared/wte.weight", head_gradientOffset_embed_shared_Wte_world3, embed_shared_Wte_gatheredBytes_world3});
-}
-
-// World 4: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld4 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld4 = 2560;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld4 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld4(long long) { return slotRun0BytesWorld4; }
-SHARDGEN_FUNCTION long long slotStartWorld4(long long slot) { return slotRun0StartWorld4 + (slot - slotRun0FirstWorld4) * slotRun0BytesWorld4; }
-static_assert(slotRun0FirstWorld4 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotRun0StartWorld4 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-
-// World 4: where a rank has bucket embed/bf16/frozen, in bytes from the start of an arena.
-constexpr long long embed_bf16frozen_shardOffset_world4 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long embed_bf16frozen_gatheredBytes_world4 = 512;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_bf16frozen_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_bf16frozen_slotOffset_world4 = slotStartWorld4(embed_position % maxLive) + embed_bf16frozen_blockOffset_world4;
-static_assert(embed_bf16frozen_shardOffset_world4 == 0,
-              "shard: the shard of embed/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_gatheredBytes_world4 == world4 * embed_bf16frozen_shard_world4 * 2,
-              "topology.world: the gathered copy of embed/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of embed/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld4(embed_position % maxLive) >= embed_bf16frozen_blockOffset_world4 + embed_bf16frozen_gatheredBytes_world4,
-              "gather.max_live: the slot of block embed holds embed/bf16/frozen; if not, run go tool shardgen generate tiny.yaml");
-
-// World 4: bytes from one instance of h.{i} to the next.
-constexpr long long h_shardsF32Stride_world4 = 64;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_gradientShardsF32Stride_world4 = 1216;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_momentsF32Stride_world4 = 2432;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-constexpr long long h_shardsBf16Stride_world4 = 576;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long h_mastersF32Stride_world4 = 1152;  // bytes of masters of f32; what an instance has of them; blocks.repeat
-static_assert(h_shardsF32Stride_world4 == h_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_gradientShardsF32Stride_world4 == h_f32_shard_world4 * 4 + h_bf16_shard_world4 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_momentsF32Stride_world4 == h_f32_shard_world4 * 4 + h_f32_shard_world4 * 4 + h_bf16_shard_world4 * 4 + h_bf16_shard_world4 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_shardsBf16Stride_world4 == h_bf16_shard_world4 * 2,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_mastersF32Stride_world4 == h_bf16_shard_world4 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of masters of f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 4: where a rank has bucket h.{i}/f32, in bytes from the start of an arena.
-constexpr long long h_f32_shardFirst_world4 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long h_f32_gradientShardFirst_world4 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long h_f32_moment1First_world4 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long h_f32_moment2First_world4 = 64;  // bytes into moments of f32; h_f32_moment1First_world4 + h_f32_shard_world4 * 4; optimizer
-constexpr long long h_f32_gatheredBytes_world4 = 256;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long h_f32_shardOffset_world4(long long i) { return h_f32_shardFirst_world4 + i * h_shardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long h_f32_gradientShardOffset_world4(long long i) { return h_f32_gradientShardFirst_world4 + i * h_gradientShardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long h_f32_moment1Offset_world4(long long i) { return h_f32_moment1First_world4 + i * h_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long h_f32_moment2Offset_world4(long long i) { return h_f32_moment2First_world4 + i * h_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long h_f32_slotOffset_world4(long long i) { return slotStartWorld4((h_position + i) % maxLive) + h_f32_blockOffset_world4; }
-static_assert(h_f32_shardFirst_world4 == 0,
-              "shard: the shard of h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gradientShardFirst_world4 == 0,
-              "gradients: the gradient shard of h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_moment1First_world4 == 0,
-              "optimizer: the moment1 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_moment2First_world4 == h_f32_moment1First_world4 + h_f32_shard_world4 * 4,
-              "optimizer: the moment2 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gatheredBytes_world4 == world4 * h_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld4(h_position % maxLive) >= h_f32_blockOffset_world4 + h_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 4: where a rank has bucket h.{i}/bf16, in bytes from the start of an arena.
-constexpr long long h_bf16_shardFirst_world4 = 128;  // bytes into shards of bf16; embed_bf16frozen_shardOffset_world4 + embed_bf16frozen_shard_world4 * 2; shard
-constexpr long long h_bf16_gradientShardFirst_world4 = 64;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world4 + h_f32_shard_world4 * 4; gradients
-constexpr long long h_bf16_masterFirst_world4 = 0;  // bytes into masters of f32; its start; optimizer.master
-constexpr long long h_bf16_moment1First_world4 = 128;  // bytes into moments of f32; h_f32_moment2First_world4 + h_f32_shard_world4 * 4; optimizer
-constexpr long long h_bf16_moment2First_world4 = 1280;  // bytes into moments of f32; h_bf16_moment1First_world4 + h_bf16_shard_world4 * 4; optimizer
-constexpr long long h_bf16_gatheredBytes_world4 = 2304;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_bf16_blockOffset_world4 = 256;  // bytes into the block's slot, of its gathered copy; h_f32_blockOffset_world4 + h_f32_gatheredBytes_world4; gather.max_live
-SHARDGEN_FUNCTION long long h_bf16_shardOffset_world4(long long i) { return h_bf16_shardFirst_world4 + i * h_shardsBf16Stride_world4; }
-SHARDGEN_FUNCTION long long h_bf16_gradientShardOffset_world4(long long i) { return h_bf16_gradientShardFirst_world4 + i * h_gradientShardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long h_bf16_masterOffset_world4(long long i) { return h_bf16_masterFirst_world4 + i * h_mastersF32Stride_world4; }
-SHARDGEN_FUNCTION long long h_bf16_moment1Offset_world4(long long i) { return h_bf16_moment1First_world4 + i * h_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long h_bf16_moment2Offset_world4(long long i) { return h_bf16_moment2First_world4 + i * h_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long h_bf16_slotOffset_world4(long long i) { return slotStartWorld4((h_position + i) % maxLive) + h_bf16_blockOffset_world4; }
-static_assert(h_bf16_shardFirst_world4 == embed_bf16frozen_shardOffset_world4 + embed_bf16frozen_shard_world4 * 2,
-              "shard: the shard of h.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gradientShardFirst_world4 == h_f32_gradientShardFirst_world4 + h_f32_shard_world4 * 4,
-              "gradients: the gradient shard of h.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_masterFirst_world4 == 0,
-              "optimizer.master: the master of h.{i}/bf16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_moment1First_world4 == h_f32_moment2First_world4 + h_f32_shard_world4 * 4,
-              "optimizer: the moment1 of h.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_moment2First_world4 == h_bf16_moment1First_world4 + h_bf16_shard_world4 * 4,
-              "optimizer: the moment2 of h.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gatheredBytes_world4 == world4 * h_bf16_shard_world4 * 2,
-              "topology.world: the gathered copy of h.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_blockOffset_world4 == h_f32_blockOffset_world4 + h_f32_gatheredBytes_world4,
-              "gather.max_live: the gathered copy of h.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld4(h_position % maxLive) >= h_bf16_blockOffset_world4 + h_bf16_gatheredBytes_world4,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/bf16; if not, run go tool shardgen generate tiny.yaml");
-
-// World 4: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world4 = 192;  // bytes into shards of f32; h_f32_shardFirst_world4 + HLen * h_shardsF32Stride_world4; shard
-constexpr long long head_f32_gradientShardOffset_world4 = 3648;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world4 + HLen * h_gradientShardsF32Stride_world4; gradients
-constexpr long long head_f32_moment1Offset_world4 = 7296;  // bytes into moments of f32; h_f32_moment1First_world4 + HLen * h_momentsF32Stride_world4; optimizer
-constexpr long long head_f32_moment2Offset_world4 = 7360;  // bytes into moments of f32; head_f32_moment1Offset_world4 + head_f32_shard_world4 * 4; optimizer
-constexpr long long head_f32_gatheredBytes_world4 = 256;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world4 = slotStartWorld4(head_position % maxLive) + head_f32_blockOffset_world4;
-static_assert(head_f32_shardOffset_world4 == h_f32_shardFirst_world4 + HLen * h_shardsF32Stride_world4,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gradientShardOffset_world4 == h_f32_gradientShardFirst_world4 + HLen * h_gradientShardsF32Stride_world4,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_moment1Offset_world4 == h_f32_moment1First_world4 + HLen * h_momentsF32Stride_world4,
-              "optimizer: the moment1 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_moment2Offset_world4 == head_f32_moment1Offset_world4 + head_f32_shard_world4 * 4,
-              "optimizer: the moment2 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gatheredBytes_world4 == world4 * head_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld4(head_position % maxLive) >= head_f32_blockOffset_world4 + head_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 4: where a rank has bucket shared/wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Wte_shardOffset_world4 = 1856;  // bytes into shards of bf16; h_bf16_shardFirst_world4 + HLen * h_shardsBf16Stride_world4; shard
-constexpr long long embed_shared_Wte_gradientShardOffset_world4 = 3712;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world4 + head_f32_shard_world4 * 4; gradients
-constexpr long long embed_shared_Wte_masterOffset_world4 = 3456;  // bytes into masters of f32; h_bf16_masterFirst_world4 + HLen * h_mastersF32Stride_world4; optimizer.master
-constexpr long long embed_shared_Wte_moment1Offset_world4 = 7424;  // bytes into moments of f32; head_f32_moment2Offset_world4 + head_f32_shard_world4 * 4; optimizer
-constexpr long long embed_shared_Wte_moment2Offset_world4 = 9088;  // bytes into moments of f32; embed_shared_Wte_moment1Offset_world4 + embed_shared_Wte_shard_world4 * 4; optimizer
-constexpr long long embed_shared_Wte_gatheredBytes_world4 = 3328;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Wte_slotOffset_world4 = 5120;  // bytes into the arena of slots, of its gathered copy; slotStartWorld4(maxLive); gather
-static_assert(embed_shared_Wte_shardOffset_world4 == h_bf16_shardFirst_world4 + HLen * h_shardsBf16Stride_world4,
-              "shard: the shard of shared/wte.weight starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_gradientShardOffset_world4 == head_f32_gradientShardOffset_world4 + head_f32_shard_world4 * 4,
-              "gradients: the gradient shard of shared/wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_masterOffset_world4 == h_bf16_masterFirst_world4 + HLen * h_mastersF32Stride_world4,
-              "optimizer.master: the master of shared/wte.weight starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_moment1Offset_world4 == head_f32_moment2Offset_world4 + head_f32_shard_world4 * 4,
-              "optimizer: the moment1 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_moment2Offset_world4 == embed_shared_Wte_moment1Offset_world4 + embed_shared_Wte_shard_world4 * 4,
-              "optimizer: the moment2 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_gatheredBytes_world4 == world4 * embed_shared_Wte_shard_world4 * 2,
-              "topology.world: the gathered copy of shared/wte.weight is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_slotOffset_world4 == slotStartWorld4(maxLive),
-              "gather: the slot of shared/wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tiny.yaml");
-
-// World 4: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld4.
-constexpr long long embed_gradientOffset_embed_shared_Wte_world4 = 0;  // bytes into a gradient buffer, of shared/wte.weight; its start; gradients.slots
-constexpr long long embed_gradientBytes_world4 = 3328;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Wte_world4 + embed_shared_Wte_gatheredBytes_world4; gradients.slots
-constexpr long long h_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of h.{i}/f32; its start; gradients.slots
-constexpr long long h_bf16_gradientOffset_world4 = 256;  // bytes into a gradient buffer, of h.{i}/bf16; h_f32_gradientOffset_world4 + h_f32_gatheredBytes_world4; gradients.slots
-constexpr long long h_gradientBytes_world4 = 2560;  // bytes of all gradients of a block h.{i}; h_bf16_gradientOffset_world4 + h_bf16_gatheredBytes_world4; gradients.slots
-constexpr long long head_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Wte_world4 = 256;  // bytes into a gradient buffer, of shared/wte.weight; head_f32_gradientOffset_world4 + head_f32_gatheredBytes_world4; gradients.slots
-constexpr long long head_gradientBytes_world4 = 3584;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Wte_world4 + embed_shared_Wte_gatheredBytes_world4; gradients.slots
-constexpr long long gradientBufferBytesWorld4 = 3584;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_gradientOffset_embed_shared_Wte_world4 == 0,
-              "gradients.slots: the gradient of shared/wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_gradientBytes_world4 == embed_gradientOffset_embed_shared_Wte_world4 + embed_shared_Wte_gatheredBytes_world4,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of h.{i}/f32 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gradientOffset_world4 == h_f32_gradientOffset_world4 + h_f32_gatheredBytes_world4,
-              "gradients.slots: the gradient of h.{i}/bf16 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_gradientBytes_world4 == h_bf16_gradientOffset_world4 + h_bf16_gatheredBytes_world4,
-              "gradients.slots: the gradients of block h.{i} end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_gradientOffset_embed_shared_Wte_world4 == head_f32_gradientOffset_world4 + head_f32_gatheredBytes_world4,
-              "gradients.slots: the gradient of shared/wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_gradientBytes_world4 == head_gradientOffset_embed_shared_Wte_world4 + embed_shared_Wte_gatheredBytes_world4,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientBufferBytesWorld4 == larger(larger(larger(0, embed_gradientBytes_world4), h_gradientBytes_world4), head_gradientBytes_world4),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate tiny.yaml");
-
-// World 4: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld4 = 6656;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld4 = 1664;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld4 = 64;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld4 == roundUp(larger(larger(0, h_bf16_shard_world4 * 4 * world4), embed_shared_Wte_shard_world4 * 4 * world4), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate tiny.yaml");
-static_assert(wireShardBytesWorld4 == roundUp(larger(larger(larger(larger(0, h_f32_shard_world4 * 4), h_bf16_shard_world4 * 4), head_f32_shard_world4 * 4), embed_shared_Wte_shard_world4 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate tiny.yaml");
-
-// World 4: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld4 = 256;  // bytes of the arena of shards of f32; topology.world
-constexpr long long shardsBf16BytesWorld4 = 2688;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long mastersF32BytesWorld4 = 5120;  // bytes of the arena of masters of f32; topology.world
-constexpr long long momentsF32BytesWorld4 = 10752;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld4 = 5376;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld4 = 8448;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld4 = 7168;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld4 = 8320;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld4 = 128;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld4 == head_f32_shardOffset_world4 + head_f32_shard_world4 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(shardsBf16BytesWorld4 == embed_shared_Wte_shardOffset_world4 + embed_shared_Wte_shard_world4 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(mastersF32BytesWorld4 == embed_shared_Wte_masterOffset_world4 + embed_shared_Wte_shard_world4 * 4,
-              "topology.world: the arena of masters of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(momentsF32BytesWorld4 == embed_shared_Wte_moment2Offset_world4 + embed_shared_Wte_shard_world4 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientShardsF32BytesWorld4 == embed_shared_Wte_gradientShardOffset_world4 + embed_shared_Wte_shard_world4 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotsBytesWorld4 == embed_shared_Wte_slotOffset_world4 + embed_shared_Wte_gatheredBytes_world4,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientBuffersBytesWorld4 == gradientSlots * gradientBufferBytesWorld4,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(stagingBytesWorld4 == wireFullBytesWorld4 + wireShardBytesWorld4,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(scratchBytesWorld4 == partialsStart + partialsBytesWorld4,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(peakBytesWorld4 == shardsF32BytesWorld4 + shardsBf16BytesWorld4 + mastersF32BytesWorld4 + momentsF32BytesWorld4 + gradientShardsF32BytesWorld4 + slotsBytesWorld4 + gradientBuffersBytesWorld4 + stagingBytesWorld4 + scratchBytesWorld4,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate tiny.yaml");
-
-// World 4: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld4(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld4});
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld4});
-  visit(ArenaPlace{"masters", "f32", mastersF32BytesWorld4});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld4});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld4});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld4});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld4});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld4});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld4});
-}
-template <class Visit>
-void eachBucketWorld4(Visit visit) {
-  visit(BucketPlace{"embed/bf16/frozen", 0, embed_bf16frozen_shard_world4, embed_bf16frozen_shardOffset_world4, -1, -1, -1, -1, embed_bf16frozen_slotOffset_world4, embed_bf16frozen_gatheredBytes_world4});
-  for (long long i = 0; i < HLen; i++) {
-    visit(BucketPlace{"h.{i}/f32", i, h_f32_shard_world4, h_f32_shardOffset_world4(i), -1, h_f32_moment1Offset_world4(i), h_f32_moment2Offset_world4(i), h_f32_gradientShardOffset_world4(i), h_f32_slotOffset_world4(i), h_f32_gatheredBytes_world4});
-    visit(BucketPlace{"h.{i}/bf16", i, h_bf16_shard_world4, h_bf16_shardOffset_world4(i), h_bf16_masterOffset_world4(i), h_bf16_moment1Offset_world4(i), h_bf16_moment2Offset_world4(i), h_bf16_gradientShardOffset_world4(i), h_bf16_slotOffset_world4(i), h_bf16_gatheredBytes_world4});
-  }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world4, head_f32_shardOffset_world4, -1, head_f32_moment1Offset_world4, head_f32_moment2Offset_world4, head_f32_gradientShardOffset_world4, head_f32_slotOffset_world4, head_f32_gatheredBytes_world4});
-  visit(BucketPlace{"shared/wte.weight", 0, embed_shared_Wte_shard_world4, embed_shared_Wte_shardOffset_world4, embed_shared_Wte_masterOffset_world4, embed_shared_Wte_moment1Offset_world4, embed_shared_Wte_moment2Offset_world4, embed_shared_Wte_gradientShardOffset_world4, embed_shared_Wte_slotOffset_world4, embed_shared_Wte_gatheredBytes_world4});
-}
-template <class Visit>
-void eachGradientWorld4(Visit visit) {
-  visit(GradientPlace{"embed", 0, "shared/wte.weight", embed_gradientOffset_embed_shared_Wte_world4, embed_shared_Wte_gatheredBytes_world4});
-  for (long long i = 0; i < HLen; i++) {
-    visit(GradientPlace{"h.{i}", i, "h.{i}/f32", h_f32_gradientOffset_world4, h_f32_gatheredBytes_world4});
-    visit(GradientPlace{"h.{i}", i, "h.{i}/bf16", h_bf16_gradientOffset_world4, h_bf16_gatheredBytes_world4});
-  }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world4, head_f32_gatheredBytes_world4});
-  visit(GradientPlace{"head", 0, "shared/wte.weight", head_gradientOffset_embed_shared_Wte_world4, embed_shared_Wte_gatheredBytes_world4});
-}
-
-// World 8: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld8 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld8 = 3072;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld8 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld8(long long) { return slotRun0BytesWorld8; }
-SHARDGEN_FUNCTION long long slotStartWorld8(long long slot) { return slotRun0StartWorld8 + (slot - slotRun0FirstWorld8) * slotRun0BytesWorld8; }
-static_assert(slotRun0FirstWorld8 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotRun0StartWorld8 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-
-// World 8: where a rank has bucket embed/bf16/frozen, in bytes from the start of an arena.
-constexpr long long embed_bf16frozen_shardOffset_world8 = 0;  // bytes into shards of bf16; its start; shard
-constexpr long long embed_bf16frozen_gatheredBytes_world8 = 512;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_bf16frozen_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_bf16frozen_slotOffset_world8 = slotStartWorld8(embed_position % maxLive) + embed_bf16frozen_blockOffset_world8;
-static_assert(embed_bf16frozen_shardOffset_world8 == 0,
-              "shard: the shard of embed/bf16/frozen starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_gatheredBytes_world8 == world8 * embed_bf16frozen_shard_world8 * 2,
-              "topology.world: the gathered copy of embed/bf16/frozen is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_bf16frozen_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of embed/bf16/frozen starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld8(embed_position % maxLive) >= embed_bf16frozen_blockOffset_world8 + embed_bf16frozen_gatheredBytes_world8,
-              "gather.max_live: the slot of block embed holds embed/bf16/frozen; if not, run go tool shardgen generate tiny.yaml");
-
-// World 8: bytes from one instance of h.{i} to the next.
-constexpr long long h_shardsF32Stride_world8 = 64;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_gradientShardsF32Stride_world8 = 704;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_momentsF32Stride_world8 = 1408;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-constexpr long long h_shardsBf16Stride_world8 = 320;  // bytes of shards of bf16; what an instance has of them; blocks.repeat
-constexpr long long h_mastersF32Stride_world8 = 640;  // bytes of masters of f32; what an instance has of them; blocks.repeat
-static_assert(h_shardsF32Stride_world8 == h_f32_shard_world8 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_gradientShardsF32Stride_world8 == h_f32_shard_world8 * 4 + h_bf16_shard_world8 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_momentsF32Stride_world8 == h_f32_shard_world8 * 4 + h_f32_shard_world8 * 4 + h_bf16_shard_world8 * 4 + h_bf16_shard_world8 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_shardsBf16Stride_world8 == h_bf16_shard_world8 * 2,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of bf16; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_mastersF32Stride_world8 == h_bf16_shard_world8 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of masters of f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 8: where a rank has bucket h.{i}/f32, in bytes from the start of an arena.
-constexpr long long h_f32_shardFirst_world8 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long h_f32_gradientShardFirst_world8 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long h_f32_moment1First_world8 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long h_f32_moment2First_world8 = 64;  // bytes into moments of f32; h_f32_moment1First_world8 + h_f32_shard_world8 * 4; optimizer
-constexpr long long h_f32_gatheredBytes_world8 = 512;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_f32_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long h_f32_shardOffset_world8(long long i) { return h_f32_shardFirst_world8 + i * h_shardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long h_f32_gradientShardOffset_world8(long long i) { return h_f32_gradientShardFirst_world8 + i * h_gradientShardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long h_f32_moment1Offset_world8(long long i) { return h_f32_moment1First_world8 + i * h_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long h_f32_moment2Offset_world8(long long i) { return h_f32_moment2First_world8 + i * h_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long h_f32_slotOffset_world8(long long i) { return slotStartWorld8((h_position + i) % maxLive) + h_f32_blockOffset_world8; }
-static_assert(h_f32_shardFirst_world8 == 0,
-              "shard: the shard of h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gradientShardFirst_world8 == 0,
-              "gradients: the gradient shard of h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_moment1First_world8 == 0,
-              "optimizer: the moment1 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_moment2First_world8 == h_f32_moment1First_world8 + h_f32_shard_world8 * 4,
-              "optimizer: the moment2 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gatheredBytes_world8 == world8 * h_f32_shard_world8 * 4,
-              "topology.world: the gathered copy of h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld8(h_position % maxLive) >= h_f32_blockOffset_world8 + h_f32_gatheredBytes_world8,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 8: where a rank has bucket h.{i}/bf16, in bytes from the start of an arena.
-constexpr long long h_bf16_shardFirst_world8 = 64;  // bytes into shards of bf16; embed_bf16frozen_shardOffset_world8 + embed_bf16frozen_shard_world8 * 2; shard
-constexpr long long h_bf16_gradientShardFirst_world8 = 64;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world8 + h_f32_shard_world8 * 4; gradients
-constexpr long long h_bf16_masterFirst_world8 = 0;  // bytes into masters of f32; its start; optimizer.master
-constexpr long long h_bf16_moment1First_world8 = 128;  // bytes into moments of f32; h_f32_moment2First_world8 + h_f32_shard_world8 * 4; optimizer
-constexpr long long h_bf16_moment2First_world8 = 768;  // bytes into moments of f32; h_bf16_moment1First_world8 + h_bf16_shard_world8 * 4; optimizer
-constexpr long long h_bf16_gatheredBytes_world8 = 2560;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_bf16_blockOffset_world8 = 512;  // bytes into the block's slot, of its gathered copy; h_f32_blockOffset_world8 + h_f32_gatheredBytes_world8; gather.max_live
-SHARDGEN_FUNCTION long long h_bf16_shardOffset_world8(long long i) { return h_bf16_shardFirst_world8 + i * h_shardsBf16Stride_world8; }
-SHARDGEN_FUNCTION long long h_bf16_gradientShardOffset_world8(long long i) { return h_bf16_gradientShardFirst_world8 + i * h_gradientShardsF32Stride_world8; }
-SHARDGEN_FUNCTION long long h_bf16_masterOffset_world8(long long i) { return h_bf16_masterFirst_world8 + i * h_mastersF32Stride_world8; }
-SHARDGEN_FUNCTION long long h_bf16_moment1Offset_world8(long long i) { return h_bf16_moment1First_world8 + i * h_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long h_bf16_moment2Offset_world8(long long i) { return h_bf16_moment2First_world8 + i * h_momentsF32Stride_world8; }
-SHARDGEN_FUNCTION long long h_bf16_slotOffset_world8(long long i) { return slotStartWorld8((h_position + i) % maxLive) + h_bf16_blockOffset_world8; }
-static_assert(h_bf16_shardFirst_world8 == embed_bf16frozen_shardOffset_world8 + embed_bf16frozen_shard_world8 * 2,
-              "shard: the shard of h.{i}/bf16 starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gradientShardFirst_world8 == h_f32_gradientShardFirst_world8 + h_f32_shard_world8 * 4,
-              "gradients: the gradient shard of h.{i}/bf16 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_masterFirst_world8 == 0,
-              "optimizer.master: the master of h.{i}/bf16 starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_moment1First_world8 == h_f32_moment2First_world8 + h_f32_shard_world8 * 4,
-              "optimizer: the moment1 of h.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_moment2First_world8 == h_bf16_moment1First_world8 + h_bf16_shard_world8 * 4,
-              "optimizer: the moment2 of h.{i}/bf16 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gatheredBytes_world8 == world8 * h_bf16_shard_world8 * 2,
-              "topology.world: the gathered copy of h.{i}/bf16 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_blockOffset_world8 == h_f32_blockOffset_world8 + h_f32_gatheredBytes_world8,
-              "gather.max_live: the gathered copy of h.{i}/bf16 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld8(h_position % maxLive) >= h_bf16_blockOffset_world8 + h_bf16_gatheredBytes_world8,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/bf16; if not, run go tool shardgen generate tiny.yaml");
-
-// World 8: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world8 = 192;  // bytes into shards of f32; h_f32_shardFirst_world8 + HLen * h_shardsF32Stride_world8; shard
-constexpr long long head_f32_gradientShardOffset_world8 = 2112;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world8 + HLen * h_gradientShardsF32Stride_world8; gradients
-constexpr long long head_f32_moment1Offset_world8 = 4224;  // bytes into moments of f32; h_f32_moment1First_world8 + HLen * h_momentsF32Stride_world8; optimizer
-constexpr long long head_f32_moment2Offset_world8 = 4288;  // bytes into moments of f32; head_f32_moment1Offset_world8 + head_f32_shard_world8 * 4; optimizer
-constexpr long long head_f32_gatheredBytes_world8 = 512;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world8 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world8 = slotStartWorld8(head_position % maxLive) + head_f32_blockOffset_world8;
-static_assert(head_f32_shardOffset_world8 == h_f32_shardFirst_world8 + HLen * h_shardsF32Stride_world8,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gradientShardOffset_world8 == h_f32_gradientShardFirst_world8 + HLen * h_gradientShardsF32Stride_world8,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_moment1Offset_world8 == h_f32_moment1First_world8 + HLen * h_momentsF32Stride_world8,
-              "optimizer: the moment1 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_moment2Offset_world8 == head_f32_moment1Offset_world8 + head_f32_shard_world8 * 4,
-              "optimizer: the moment2 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gatheredBytes_world8 == world8 * head_f32_shard_world8 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_blockOffset_world8 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotBytesWorld8(head_position % maxLive) >= head_f32_blockOffset_world8 + head_f32_gatheredBytes_world8,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate tiny.yaml");
-
-// World 8: where a rank has bucket shared/wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Wte_shardOffset_world8 = 1024;  // bytes into shards of bf16; h_bf16_shardFirst_world8 + HLen * h_shardsBf16Stride_world8; shard
-constexpr long long embed_shared_Wte_gradientShardOffset_world8 = 2176;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world8 + head_f32_shard_world8 * 4; gradients
-constexpr long long embed_shared_Wte_masterOffset_world8 = 1920;  // bytes into masters of f32; h_bf16_masterFirst_world8 + HLen * h_mastersF32Stride_world8; optimizer.master
-constexpr long long embed_shared_Wte_moment1Offset_world8 = 4352;  // bytes into moments of f32; head_f32_moment2Offset_world8 + head_f32_shard_world8 * 4; optimizer
-constexpr long long embed_shared_Wte_moment2Offset_world8 = 5248;  // bytes into moments of f32; embed_shared_Wte_moment1Offset_world8 + embed_shared_Wte_shard_world8 * 4; optimizer
-constexpr long long embed_shared_Wte_gatheredBytes_world8 = 3584;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Wte_slotOffset_world8 = 6144;  // bytes into the arena of slots, of its gathered copy; slotStartWorld8(maxLive); gather
-static_assert(embed_shared_Wte_shardOffset_world8 == h_bf16_shardFirst_world8 + HLen * h_shardsBf16Stride_world8,
-              "shard: the shard of shared/wte.weight starts where the part before it in the arena of shards of bf16 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_gradientShardOffset_world8 == head_f32_gradientShardOffset_world8 + head_f32_shard_world8 * 4,
-              "gradients: the gradient shard of shared/wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_masterOffset_world8 == h_bf16_masterFirst_world8 + HLen * h_mastersF32Stride_world8,
-              "optimizer.master: the master of shared/wte.weight starts where the part before it in the arena of masters of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_moment1Offset_world8 == head_f32_moment2Offset_world8 + head_f32_shard_world8 * 4,
-              "optimizer: the moment1 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_moment2Offset_world8 == embed_shared_Wte_moment1Offset_world8 + embed_shared_Wte_shard_world8 * 4,
-              "optimizer: the moment2 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_gatheredBytes_world8 == world8 * embed_shared_Wte_shard_world8 * 2,
-              "topology.world: the gathered copy of shared/wte.weight is the shards of all ranks; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_shared_Wte_slotOffset_world8 == slotStartWorld8(maxLive),
-              "gather: the slot of shared/wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate tiny.yaml");
-
-// World 8: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld8.
-constexpr long long embed_gradientOffset_embed_shared_Wte_world8 = 0;  // bytes into a gradient buffer, of shared/wte.weight; its start; gradients.slots
-constexpr long long embed_gradientBytes_world8 = 3584;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Wte_world8 + embed_shared_Wte_gatheredBytes_world8; gradients.slots
-constexpr long long h_f32_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of h.{i}/f32; its start; gradients.slots
-constexpr long long h_bf16_gradientOffset_world8 = 512;  // bytes into a gradient buffer, of h.{i}/bf16; h_f32_gradientOffset_world8 + h_f32_gatheredBytes_world8; gradients.slots
-constexpr long long h_gradientBytes_world8 = 3072;  // bytes of all gradients of a block h.{i}; h_bf16_gradientOffset_world8 + h_bf16_gatheredBytes_world8; gradients.slots
-constexpr long long head_f32_gradientOffset_world8 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Wte_world8 = 512;  // bytes into a gradient buffer, of shared/wte.weight; head_f32_gradientOffset_world8 + head_f32_gatheredBytes_world8; gradients.slots
-constexpr long long head_gradientBytes_world8 = 4096;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Wte_world8 + embed_shared_Wte_gatheredBytes_world8; gradients.slots
-constexpr long long gradientBufferBytesWorld8 = 4096;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_gradientOffset_embed_shared_Wte_world8 == 0,
-              "gradients.slots: the gradient of shared/wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(embed_gradientBytes_world8 == embed_gradientOffset_embed_shared_Wte_world8 + embed_shared_Wte_gatheredBytes_world8,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_f32_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of h.{i}/f32 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_bf16_gradientOffset_world8 == h_f32_gradientOffset_world8 + h_f32_gatheredBytes_world8,
-              "gradients.slots: the gradient of h.{i}/bf16 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(h_gradientBytes_world8 == h_bf16_gradientOffset_world8 + h_bf16_gatheredBytes_world8,
-              "gradients.slots: the gradients of block h.{i} end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_f32_gradientOffset_world8 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_gradientOffset_embed_shared_Wte_world8 == head_f32_gradientOffset_world8 + head_f32_gatheredBytes_world8,
-              "gradients.slots: the gradient of shared/wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate tiny.yaml");
-static_assert(head_gradientBytes_world8 == head_gradientOffset_embed_shared_Wte_world8 + embed_shared_Wte_gatheredBytes_world8,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientBufferBytesWorld8 == larger(larger(larger(0, embed_gradientBytes_world8), h_gradientBytes_world8), head_gradientBytes_world8),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate tiny.yaml");
-
-// World 8: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld8 = 7168;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld8 = 896;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld8 = 64;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld8 == roundUp(larger(larger(0, h_bf16_shard_world8 * 4 * world8), embed_shared_Wte_shard_world8 * 4 * world8), alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate tiny.yaml");
-static_assert(wireShardBytesWorld8 == roundUp(larger(larger(larger(larger(0, h_f32_shard_world8 * 4), h_bf16_shard_world8 * 4), head_f32_shard_world8 * 4), embed_shared_Wte_shard_world8 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate tiny.yaml");
-
-// World 8: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld8 = 256;  // bytes of the arena of shards of f32; topology.world
-constexpr long long shardsBf16BytesWorld8 = 1472;  // bytes of the arena of shards of bf16; topology.world
-constexpr long long mastersF32BytesWorld8 = 2816;  // bytes of the arena of masters of f32; topology.world
-constexpr long long momentsF32BytesWorld8 = 6144;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld8 = 3072;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld8 = 9728;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld8 = 8192;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld8 = 8064;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld8 = 128;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld8 == head_f32_shardOffset_world8 + head_f32_shard_world8 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(shardsBf16BytesWorld8 == embed_shared_Wte_shardOffset_world8 + embed_shared_Wte_shard_world8 * 2,
-              "topology.world: the arena of shards of bf16 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(mastersF32BytesWorld8 == embed_shared_Wte_masterOffset_world8 + embed_shared_Wte_shard_world8 * 4,
-              "topology.world: the arena of masters of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(momentsF32BytesWorld8 == embed_shared_Wte_moment2Offset_world8 + embed_shared_Wte_shard_world8 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientShardsF32BytesWorld8 == embed_shared_Wte_gradientShardOffset_world8 + embed_shared_Wte_shard_world8 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(slotsBytesWorld8 == embed_shared_Wte_slotOffset_world8 + embed_shared_Wte_gatheredBytes_world8,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(gradientBuffersBytesWorld8 == gradientSlots * gradientBufferBytesWorld8,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(stagingBytesWorld8 == wireFullBytesWorld8 + wireShardBytesWorld8,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(scratchBytesWorld8 == partialsStart + partialsBytesWorld8,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate tiny.yaml");
-static_assert(peakBytesWorld8 == shardsF32BytesWorld8 + shardsBf16BytesWorld8 + mastersF32BytesWorld8 + momentsF32BytesWorld8 + gradientShardsF32BytesWorld8 + slotsBytesWorld8 + gradientBuffersBytesWorld8 + stagingBytesWorld8 + scratchBytesWorld8,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate tiny.yaml");
-
-// World 8: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld8(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld8});
-  visit(ArenaPlace{"shards", "bf16", shardsBf16BytesWorld8});
-  visit(ArenaPlace{"masters", "f32", mastersF32BytesWorld8});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld8});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld8});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld8});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld8});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld8});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld8});
-}
-template <class Visit>
-void eachBucketWorld8(Visit visit) {
-  visit(BucketPlace{"embed/bf16/frozen", 0, embed_bf16frozen_shard_world8, embed_bf16frozen_shardOffset_world8, -1, -1, -1, -1, embed_bf16frozen_slotOffset_world8, embed_bf16frozen_gatheredBytes_world8});
-  for (long long i = 0; i < HLen; i++) {
-    visit(BucketPlace{"h.{i}/f32", i, h_f32_shard_world8, h_f32_shardOffset_world8(i), -1, h_f32_moment1Offset_world8(i), h_f32_moment2Offset_world8(i), h_f32_gradientShardOffset_world8(i), h_f32_slotOffset_world8(i), h_f32_gatheredBytes_world8});
-    visit(BucketPlace{"h.{i}/bf16", i, h_bf16_shard_world8, h_bf16_shardOffset_world8(i), h_bf16_masterOffset_world8(i), h_bf16_moment1Offset_world8(i), h_bf16_moment2Offset_world8(i), h_bf16_gradientShardOffset_world8(i), h_bf16_slotOffset_world8(i), h_bf16_gatheredBytes_world8});
-  }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world8, head_f32_shardOffset_world8, -1, head_f32_moment1Offset_world8, head_f32_moment2Offset_world8, head_f32_gradientShardOffset_world8, head_f32_slotOffset_world8, head_f32_gatheredBytes_world8});
-  visit(BucketPlace{"shared/wte.weight", 0, embed_shared_Wte_shard_world8, embed_shared_Wte_shardOffset_world8, embed_shared_Wte_masterOffset_world8, embed_shared_Wte_moment1Offset_world8, embed_shared_Wte_moment2Offset_world8, embed_shared_Wte_gradientShardOffset_world8, embed_shared_Wte_slotOffset_world8, embed_shared_Wte_gatheredBytes_world8});
-}
-template <class Visit>
-void eachGradientWorld8(Visit visit) {
-  visit(GradientPlace{"embed", 0, "shared/wte.weight", embed_gradientOffset_embed_shared_Wte_world8, embed_shared_Wte_gatheredBytes_world8});
-  for (long long i = 0; i < HLen; i++) {
-    visit(GradientPlace{"h.{i}", i, "h.{i}/f32", h_f32_gradientOffset_world8, h_f32_gatheredBytes_world8});
-    visit(GradientPlace{"h.{i}", i, "h.{i}/bf16", h_bf16_gradientOffset_world8, h_bf16_gatheredBytes_world8});
-  }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world8, head_f32_gatheredBytes_world8});
-  visit(GradientPlace{"head", 0, "shared/wte.weight", head_gradientOffset_embed_shared_Wte_world8, embed_shared_Wte_gatheredBytes_world8});
-}
+// Every rule, at every world size.
+static_assert(World<1>::world == 1 && World<2>::world == 2 && World<3>::world == 3 && World<4>::world == 4 && World<8>::world == 8,
+              "topology.world: the world sizes are those of the spec" SHARDGEN_FIX);
 
 }  // namespace shardgen::models::tiny
+#undef SHARDGEN_FIX

@@ -17,310 +17,288 @@ import (
 // `go tool shardgen generate tiny.yaml`.
 const _ = abi.RunShardgenGenerate_Version1
 
+// Behind constants stand rules that the compiler checks: uint64(x - y) is a constant
+// only where x >= y, and -uint64(x - y) only where x == y. A line that does not
+// compile is a rule that the constants break: they were edited by hand, or merged
+// from two versions. Fix: run `go tool shardgen generate tiny.yaml`.
+
 // The blocks h.{i}: i = 0..2.
 const (
-	HFirst = 0
-	HLen   = 3
-	// the last index is First + Len - 1; if not, generate again
+	HFirst = 0 // the first index; blocks.repeat
+	HLen   = 3 // blocks; blocks.repeat
+
+	// blocks.repeat: the last index of h.{i} is First + Len - 1; if not, generate again
 	_ = -uint64(HFirst + HLen - 1 - 2)
 )
 
 // What holds for all buckets.
 const (
-	alignBytes    int64 = 64 // bytes; every payload and every start in a bucket is a multiple of it
-	maxLive       int64 = 2  // gather slots; the block at position p uses slot p mod maxLive
-	prefetch      int64 = 1  // blocks gathered ahead of the trainer
-	gradientSlots int64 = 2  // full-size gradient buffers
+	alignBytes    int64 = 64 // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
+	maxLive       int64 = 2  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
+	prefetch      int64 = 1  // blocks gathered ahead of the trainer; gather.prefetch
+	gradientSlots int64 = 2  // full-size gradient buffers; gradients.slots
 
-	world1          int64 = 1      // ranks
-	restBytesWorld1 int64 = 87424  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 114112 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world2          int64 = 2     // ranks
-	restBytesWorld2 int64 = 44992 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld2 int64 = 69184 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world3          int64 = 3     // ranks
-	restBytesWorld3 int64 = 29952 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld3 int64 = 53568 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world4          int64 = 4     // ranks
-	restBytesWorld4 int64 = 24192 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld4 int64 = 48256 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world8          int64 = 8     // ranks
-	restBytesWorld8 int64 = 13760 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld8 int64 = 39872 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-)
-
-// What the compiler checks. uint64(x - y) is a constant only where x >= y, and
-// -uint64(x - y) only where x == y. A line that does not compile is a rule that
-// the constants break: they were edited by hand, or merged from two versions. Fix:
-// run `go tool shardgen generate tiny.yaml`.
-const (
-	// max_live >= 1 + prefetch: the blocks gathered ahead need slots besides the one in use; if not, generate again
+	// shard.align_bytes: 16 or more, because kernels use 16-byte accesses; if not, generate again
+	_ = uint64(alignBytes - 16)
+	// shard.align_bytes: a power of two, 65536 at most; if not, generate again
+	_ = -uint64(65536%alignBytes - 0)
+	// gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, generate again
 	_ = uint64(maxLive - (1 + prefetch))
-	// a backward pass needs a gradient buffer; if not, generate again
+	// gradients.slots: a backward pass needs a gradient buffer; if not, generate again
 	_ = uint64(gradientSlots - 1)
-	// the constant's name says its world size; if not, generate again
+)
+
+// The world sizes.
+const (
+	world1 int64 = 1 // ranks; topology.world
+	world2 int64 = 2 // ranks; topology.world
+	world3 int64 = 3 // ranks; topology.world
+	world4 int64 = 4 // ranks; topology.world
+	world8 int64 = 8 // ranks; topology.world
+
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world1 - 1)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld1 - restBytesWorld1)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world2 - 2)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld2 - restBytesWorld2)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world3 - 3)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld3 - restBytesWorld3)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world4 - 4)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld4 - restBytesWorld4)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 3, 4, 8, and the one that is named; if not, generate again
 	_ = -uint64(world8 - 8)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld8 - restBytesWorld8)
 )
 
-// Bucket embed/bf16/frozen, frozen: 1 parameter of 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket embed/bf16/frozen, frozen: 2 bytes an element.
 const (
-	embed_bf16frozen_unit int64 = 32 // elements; alignBytes/2
+	embed_bf16frozen_unit int64 = 32  // elements; alignBytes / 2; shard.align_bytes
+	embed_numel_Wpe       int64 = 192 // elements of wpe.weight; 12 * 16; blocks.params.shape
+	embed_start_Wpe       int64 = 0   // elements; 0; blocks.params
+	embed_bf16frozen_end  int64 = 192 // elements; roundUp(embed_start_Wpe + embed_numel_Wpe, embed_bf16frozen_unit); blocks.params
 
-	embed_numel_Wpe int64 = 192 // elements of wpe.weight; 12*16
-	embed_start_Wpe int64 = 0   // elements; the bucket's start
-
-	embed_bf16frozen_end          int64 = 192 // elements; roundup(embed_start_Wpe + embed_numel_Wpe, unit)
-	embed_bf16frozen_shard_world1 int64 = 192 // elements of each rank; roundup(ceil(end/1), unit)
-	embed_bf16frozen_shard_world2 int64 = 96  // elements of each rank; roundup(ceil(end/2), unit)
-	embed_bf16frozen_shard_world3 int64 = 64  // elements of each rank; roundup(ceil(end/3), unit)
-	embed_bf16frozen_shard_world4 int64 = 64  // elements of each rank; roundup(ceil(end/4), unit)
-	embed_bf16frozen_shard_world8 int64 = 32  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket embed/bf16/frozen.
-const (
-	// a unit of 2-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 2-byte elements of embed/bf16/frozen is align_bytes long; if not, generate again
 	_ = -uint64(embed_bf16frozen_unit*2 - alignBytes)
-	// numel of wpe.weight is the product of its shape, [12, 16]; if not, generate again
+	// blocks.params.shape: numel of wpe.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(embed_numel_Wpe - 12*16)
-	// wpe.weight starts the bucket; if not, generate again
+	// blocks.params: wpe.weight starts the bucket; if not, generate again
 	_ = -uint64(embed_start_Wpe - 0)
-	// the bucket ends where wpe.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket embed/bf16/frozen ends where wpe.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(embed_bf16frozen_end - (embed_start_Wpe+embed_numel_Wpe+embed_bf16frozen_unit-1)/embed_bf16frozen_unit*embed_bf16frozen_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(embed_bf16frozen_shard_world1 - (embed_bf16frozen_end/embed_bf16frozen_unit+world1-1)/world1*embed_bf16frozen_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(embed_bf16frozen_shard_world2 - (embed_bf16frozen_end/embed_bf16frozen_unit+world2-1)/world2*embed_bf16frozen_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(embed_bf16frozen_shard_world3 - (embed_bf16frozen_end/embed_bf16frozen_unit+world3-1)/world3*embed_bf16frozen_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(embed_bf16frozen_shard_world4 - (embed_bf16frozen_end/embed_bf16frozen_unit+world4-1)/world4*embed_bf16frozen_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(embed_bf16frozen_shard_world8 - (embed_bf16frozen_end/embed_bf16frozen_unit+world8-1)/world8*embed_bf16frozen_unit)
 )
 
-// Bucket h.{i}/f32, trainable: 2 parameters of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket h.{i}/f32, trainable: 4 bytes an element.
 const (
-	h_f32_unit int64 = 16 // elements; alignBytes/4
+	h_f32_unit        int64 = 16 // elements; alignBytes / 4; shard.align_bytes
+	h_numel_Ln_1      int64 = 16 // elements of h.{i}.ln_1.weight; 16; blocks.params.shape
+	h_start_Ln_1      int64 = 0  // elements; 0; blocks.params
+	h_numel_Ln_1_Bias int64 = 16 // elements of h.{i}.ln_1.bias; 16; blocks.params.shape
+	h_start_Ln_1_Bias int64 = 16 // elements; roundUp(h_start_Ln_1 + h_numel_Ln_1, h_f32_unit); blocks.params
+	h_f32_end         int64 = 32 // elements; roundUp(h_start_Ln_1_Bias + h_numel_Ln_1_Bias, h_f32_unit); blocks.params
 
-	h_numel_Ln_1 int64 = 16 // elements of h.{i}.ln_1.weight; 16
-	h_start_Ln_1 int64 = 0  // elements; the bucket's start
-
-	h_numel_Ln_1_Bias int64 = 16 // elements of h.{i}.ln_1.bias; 16
-	h_start_Ln_1_Bias int64 = 16 // elements; roundup(h_start_Ln_1 + h_numel_Ln_1, unit)
-
-	h_f32_end          int64 = 32 // elements; roundup(h_start_Ln_1_Bias + h_numel_Ln_1_Bias, unit)
-	h_f32_shard_world1 int64 = 32 // elements of each rank; roundup(ceil(end/1), unit)
-	h_f32_shard_world2 int64 = 16 // elements of each rank; roundup(ceil(end/2), unit)
-	h_f32_shard_world3 int64 = 16 // elements of each rank; roundup(ceil(end/3), unit)
-	h_f32_shard_world4 int64 = 16 // elements of each rank; roundup(ceil(end/4), unit)
-	h_f32_shard_world8 int64 = 16 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket h.{i}/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of h.{i}/f32 is align_bytes long; if not, generate again
 	_ = -uint64(h_f32_unit*4 - alignBytes)
-	// numel of h.{i}.ln_1.weight is the product of its shape, [16]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.ln_1.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Ln_1 - 16)
-	// h.{i}.ln_1.weight starts the bucket; if not, generate again
+	// blocks.params: h.{i}.ln_1.weight starts the bucket; if not, generate again
 	_ = -uint64(h_start_Ln_1 - 0)
-	// numel of h.{i}.ln_1.bias is the product of its shape, [16]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.ln_1.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Ln_1_Bias - 16)
-	// h.{i}.ln_1.bias starts where h.{i}.ln_1.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.ln_1.bias starts where h.{i}.ln_1.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Ln_1_Bias - (h_start_Ln_1+h_numel_Ln_1+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// the bucket ends where h.{i}.ln_1.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket h.{i}/f32 ends where h.{i}.ln_1.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_f32_end - (h_start_Ln_1_Bias+h_numel_Ln_1_Bias+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(h_f32_shard_world1 - (h_f32_end/h_f32_unit+world1-1)/world1*h_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(h_f32_shard_world2 - (h_f32_end/h_f32_unit+world2-1)/world2*h_f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(h_f32_shard_world3 - (h_f32_end/h_f32_unit+world3-1)/world3*h_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(h_f32_shard_world4 - (h_f32_end/h_f32_unit+world4-1)/world4*h_f32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(h_f32_shard_world8 - (h_f32_end/h_f32_unit+world8-1)/world8*h_f32_unit)
 )
 
-// Bucket h.{i}/bf16, trainable: 2 parameters of 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket h.{i}/bf16, trainable: 2 bytes an element.
 const (
-	h_bf16_unit int64 = 32 // elements; alignBytes/2
+	h_bf16_unit      int64 = 32   // elements; alignBytes / 2; shard.align_bytes
+	h_numel_Mlp      int64 = 976  // elements of h.{i}.mlp.weight; 16 * 61; blocks.params.shape
+	h_start_Mlp      int64 = 0    // elements; 0; blocks.params
+	h_numel_Mlp_Bias int64 = 61   // elements of h.{i}.mlp.bias; 61; blocks.params.shape
+	h_start_Mlp_Bias int64 = 992  // elements; roundUp(h_start_Mlp + h_numel_Mlp, h_bf16_unit); blocks.params
+	h_bf16_end       int64 = 1056 // elements; roundUp(h_start_Mlp_Bias + h_numel_Mlp_Bias, h_bf16_unit); blocks.params
 
-	h_numel_Mlp int64 = 976 // elements of h.{i}.mlp.weight; 16*61
-	h_start_Mlp int64 = 0   // elements; the bucket's start
-
-	h_numel_Mlp_Bias int64 = 61  // elements of h.{i}.mlp.bias; 61
-	h_start_Mlp_Bias int64 = 992 // elements; roundup(h_start_Mlp + h_numel_Mlp, unit)
-
-	h_bf16_end          int64 = 1056 // elements; roundup(h_start_Mlp_Bias + h_numel_Mlp_Bias, unit)
-	h_bf16_shard_world1 int64 = 1056 // elements of each rank; roundup(ceil(end/1), unit)
-	h_bf16_shard_world2 int64 = 544  // elements of each rank; roundup(ceil(end/2), unit)
-	h_bf16_shard_world3 int64 = 352  // elements of each rank; roundup(ceil(end/3), unit)
-	h_bf16_shard_world4 int64 = 288  // elements of each rank; roundup(ceil(end/4), unit)
-	h_bf16_shard_world8 int64 = 160  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket h.{i}/bf16.
-const (
-	// a unit of 2-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 2-byte elements of h.{i}/bf16 is align_bytes long; if not, generate again
 	_ = -uint64(h_bf16_unit*2 - alignBytes)
-	// numel of h.{i}.mlp.weight is the product of its shape, [16, 61]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.mlp.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Mlp - 16*61)
-	// h.{i}.mlp.weight starts the bucket; if not, generate again
+	// blocks.params: h.{i}.mlp.weight starts the bucket; if not, generate again
 	_ = -uint64(h_start_Mlp - 0)
-	// numel of h.{i}.mlp.bias is the product of its shape, [61]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.mlp.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Mlp_Bias - 61)
-	// h.{i}.mlp.bias starts where h.{i}.mlp.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.mlp.bias starts where h.{i}.mlp.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Mlp_Bias - (h_start_Mlp+h_numel_Mlp+h_bf16_unit-1)/h_bf16_unit*h_bf16_unit)
-	// the bucket ends where h.{i}.mlp.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket h.{i}/bf16 ends where h.{i}.mlp.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_bf16_end - (h_start_Mlp_Bias+h_numel_Mlp_Bias+h_bf16_unit-1)/h_bf16_unit*h_bf16_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(h_bf16_shard_world1 - (h_bf16_end/h_bf16_unit+world1-1)/world1*h_bf16_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(h_bf16_shard_world2 - (h_bf16_end/h_bf16_unit+world2-1)/world2*h_bf16_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(h_bf16_shard_world3 - (h_bf16_end/h_bf16_unit+world3-1)/world3*h_bf16_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(h_bf16_shard_world4 - (h_bf16_end/h_bf16_unit+world4-1)/world4*h_bf16_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(h_bf16_shard_world8 - (h_bf16_end/h_bf16_unit+world8-1)/world8*h_bf16_unit)
 )
 
-// Bucket head/f32, trainable: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket head/f32, trainable: 4 bytes an element.
 const (
-	head_f32_unit int64 = 16 // elements; alignBytes/4
+	head_f32_unit  int64 = 16 // elements; alignBytes / 4; shard.align_bytes
+	head_numel_LnF int64 = 16 // elements of ln_f.weight; 16; blocks.params.shape
+	head_start_LnF int64 = 0  // elements; 0; blocks.params
+	head_f32_end   int64 = 16 // elements; roundUp(head_start_LnF + head_numel_LnF, head_f32_unit); blocks.params
 
-	head_numel_LnF int64 = 16 // elements of ln_f.weight; 16
-	head_start_LnF int64 = 0  // elements; the bucket's start
-
-	head_f32_end          int64 = 16 // elements; roundup(head_start_LnF + head_numel_LnF, unit)
-	head_f32_shard_world1 int64 = 16 // elements of each rank; roundup(ceil(end/1), unit)
-	head_f32_shard_world2 int64 = 16 // elements of each rank; roundup(ceil(end/2), unit)
-	head_f32_shard_world3 int64 = 16 // elements of each rank; roundup(ceil(end/3), unit)
-	head_f32_shard_world4 int64 = 16 // elements of each rank; roundup(ceil(end/4), unit)
-	head_f32_shard_world8 int64 = 16 // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket head/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of head/f32 is align_bytes long; if not, generate again
 	_ = -uint64(head_f32_unit*4 - alignBytes)
-	// numel of ln_f.weight is the product of its shape, [16]; if not, generate again
+	// blocks.params.shape: numel of ln_f.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(head_numel_LnF - 16)
-	// ln_f.weight starts the bucket; if not, generate again
+	// blocks.params: ln_f.weight starts the bucket; if not, generate again
 	_ = -uint64(head_start_LnF - 0)
-	// the bucket ends where ln_f.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket head/f32 ends where ln_f.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(head_f32_end - (head_start_LnF+head_numel_LnF+head_f32_unit-1)/head_f32_unit*head_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world1 - (head_f32_end/head_f32_unit+world1-1)/world1*head_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world2 - (head_f32_end/head_f32_unit+world2-1)/world2*head_f32_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world3 - (head_f32_end/head_f32_unit+world3-1)/world3*head_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world4 - (head_f32_end/head_f32_unit+world4-1)/world4*head_f32_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world8 - (head_f32_end/head_f32_unit+world8-1)/world8*head_f32_unit)
 )
 
-// Bucket shared/wte.weight, trainable: 1 parameter of 2 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket shared/wte.weight, trainable: 2 bytes an element.
 const (
-	embed_shared_Wte_unit int64 = 32 // elements; alignBytes/2
+	embed_shared_Wte_unit int64 = 32   // elements; alignBytes / 2; shard.align_bytes
+	embed_numel_Wte       int64 = 1552 // elements of wte.weight; 97 * 16; blocks.params.shape
+	embed_start_Wte       int64 = 0    // elements; 0; blocks.params
+	embed_shared_Wte_end  int64 = 1568 // elements; roundUp(embed_start_Wte + embed_numel_Wte, embed_shared_Wte_unit); blocks.params
 
-	embed_numel_Wte int64 = 1552 // elements of wte.weight; 97*16
-	embed_start_Wte int64 = 0    // elements; the bucket's start
-
-	embed_shared_Wte_end          int64 = 1568 // elements; roundup(embed_start_Wte + embed_numel_Wte, unit)
-	embed_shared_Wte_shard_world1 int64 = 1568 // elements of each rank; roundup(ceil(end/1), unit)
-	embed_shared_Wte_shard_world2 int64 = 800  // elements of each rank; roundup(ceil(end/2), unit)
-	embed_shared_Wte_shard_world3 int64 = 544  // elements of each rank; roundup(ceil(end/3), unit)
-	embed_shared_Wte_shard_world4 int64 = 416  // elements of each rank; roundup(ceil(end/4), unit)
-	embed_shared_Wte_shard_world8 int64 = 224  // elements of each rank; roundup(ceil(end/8), unit)
-)
-
-// What the compiler checks of bucket shared/wte.weight.
-const (
-	// a unit of 2-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 2-byte elements of shared/wte.weight is align_bytes long; if not, generate again
 	_ = -uint64(embed_shared_Wte_unit*2 - alignBytes)
-	// numel of wte.weight is the product of its shape, [97, 16]; if not, generate again
+	// blocks.params.shape: numel of wte.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(embed_numel_Wte - 97*16)
-	// wte.weight starts the bucket; if not, generate again
+	// blocks.params: wte.weight starts the bucket; if not, generate again
 	_ = -uint64(embed_start_Wte - 0)
-	// the bucket ends where wte.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket shared/wte.weight ends where wte.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(embed_shared_Wte_end - (embed_start_Wte+embed_numel_Wte+embed_shared_Wte_unit-1)/embed_shared_Wte_unit*embed_shared_Wte_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
+)
+
+// What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+const (
+	embed_bf16frozen_shard_world1 int64 = 192  // elements; ceilDiv(embed_bf16frozen_end / embed_bf16frozen_unit, world1) * embed_bf16frozen_unit; topology.world
+	embed_bf16frozen_shard_world2 int64 = 96   // elements; ceilDiv(embed_bf16frozen_end / embed_bf16frozen_unit, world2) * embed_bf16frozen_unit; topology.world
+	embed_bf16frozen_shard_world3 int64 = 64   // elements; ceilDiv(embed_bf16frozen_end / embed_bf16frozen_unit, world3) * embed_bf16frozen_unit; topology.world
+	embed_bf16frozen_shard_world4 int64 = 64   // elements; ceilDiv(embed_bf16frozen_end / embed_bf16frozen_unit, world4) * embed_bf16frozen_unit; topology.world
+	embed_bf16frozen_shard_world8 int64 = 32   // elements; ceilDiv(embed_bf16frozen_end / embed_bf16frozen_unit, world8) * embed_bf16frozen_unit; topology.world
+	h_f32_shard_world1            int64 = 32   // elements; ceilDiv(h_f32_end / h_f32_unit, world1) * h_f32_unit; topology.world
+	h_f32_shard_world2            int64 = 16   // elements; ceilDiv(h_f32_end / h_f32_unit, world2) * h_f32_unit; topology.world
+	h_f32_shard_world3            int64 = 16   // elements; ceilDiv(h_f32_end / h_f32_unit, world3) * h_f32_unit; topology.world
+	h_f32_shard_world4            int64 = 16   // elements; ceilDiv(h_f32_end / h_f32_unit, world4) * h_f32_unit; topology.world
+	h_f32_shard_world8            int64 = 16   // elements; ceilDiv(h_f32_end / h_f32_unit, world8) * h_f32_unit; topology.world
+	h_bf16_shard_world1           int64 = 1056 // elements; ceilDiv(h_bf16_end / h_bf16_unit, world1) * h_bf16_unit; topology.world
+	h_bf16_shard_world2           int64 = 544  // elements; ceilDiv(h_bf16_end / h_bf16_unit, world2) * h_bf16_unit; topology.world
+	h_bf16_shard_world3           int64 = 352  // elements; ceilDiv(h_bf16_end / h_bf16_unit, world3) * h_bf16_unit; topology.world
+	h_bf16_shard_world4           int64 = 288  // elements; ceilDiv(h_bf16_end / h_bf16_unit, world4) * h_bf16_unit; topology.world
+	h_bf16_shard_world8           int64 = 160  // elements; ceilDiv(h_bf16_end / h_bf16_unit, world8) * h_bf16_unit; topology.world
+	head_f32_shard_world1         int64 = 16   // elements; ceilDiv(head_f32_end / head_f32_unit, world1) * head_f32_unit; topology.world
+	head_f32_shard_world2         int64 = 16   // elements; ceilDiv(head_f32_end / head_f32_unit, world2) * head_f32_unit; topology.world
+	head_f32_shard_world3         int64 = 16   // elements; ceilDiv(head_f32_end / head_f32_unit, world3) * head_f32_unit; topology.world
+	head_f32_shard_world4         int64 = 16   // elements; ceilDiv(head_f32_end / head_f32_unit, world4) * head_f32_unit; topology.world
+	head_f32_shard_world8         int64 = 16   // elements; ceilDiv(head_f32_end / head_f32_unit, world8) * head_f32_unit; topology.world
+	embed_shared_Wte_shard_world1 int64 = 1568 // elements; ceilDiv(embed_shared_Wte_end / embed_shared_Wte_unit, world1) * embed_shared_Wte_unit; topology.world
+	embed_shared_Wte_shard_world2 int64 = 800  // elements; ceilDiv(embed_shared_Wte_end / embed_shared_Wte_unit, world2) * embed_shared_Wte_unit; topology.world
+	embed_shared_Wte_shard_world3 int64 = 544  // elements; ceilDiv(embed_shared_Wte_end / embed_shared_Wte_unit, world3) * embed_shared_Wte_unit; topology.world
+	embed_shared_Wte_shard_world4 int64 = 416  // elements; ceilDiv(embed_shared_Wte_end / embed_shared_Wte_unit, world4) * embed_shared_Wte_unit; topology.world
+	embed_shared_Wte_shard_world8 int64 = 224  // elements; ceilDiv(embed_shared_Wte_end / embed_shared_Wte_unit, world8) * embed_shared_Wte_unit; topology.world
+
+	// topology.world: a shard of embed/bf16/frozen is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_bf16frozen_shard_world1 - (embed_bf16frozen_end/embed_bf16frozen_unit+world1-1)/world1*embed_bf16frozen_unit)
+	// topology.world: a shard of embed/bf16/frozen is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_bf16frozen_shard_world2 - (embed_bf16frozen_end/embed_bf16frozen_unit+world2-1)/world2*embed_bf16frozen_unit)
+	// topology.world: a shard of embed/bf16/frozen is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_bf16frozen_shard_world3 - (embed_bf16frozen_end/embed_bf16frozen_unit+world3-1)/world3*embed_bf16frozen_unit)
+	// topology.world: a shard of embed/bf16/frozen is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_bf16frozen_shard_world4 - (embed_bf16frozen_end/embed_bf16frozen_unit+world4-1)/world4*embed_bf16frozen_unit)
+	// topology.world: a shard of embed/bf16/frozen is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_bf16frozen_shard_world8 - (embed_bf16frozen_end/embed_bf16frozen_unit+world8-1)/world8*embed_bf16frozen_unit)
+	// topology.world: a shard of h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_f32_shard_world1 - (h_f32_end/h_f32_unit+world1-1)/world1*h_f32_unit)
+	// topology.world: a shard of h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_f32_shard_world2 - (h_f32_end/h_f32_unit+world2-1)/world2*h_f32_unit)
+	// topology.world: a shard of h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_f32_shard_world3 - (h_f32_end/h_f32_unit+world3-1)/world3*h_f32_unit)
+	// topology.world: a shard of h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_f32_shard_world4 - (h_f32_end/h_f32_unit+world4-1)/world4*h_f32_unit)
+	// topology.world: a shard of h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_f32_shard_world8 - (h_f32_end/h_f32_unit+world8-1)/world8*h_f32_unit)
+	// topology.world: a shard of h.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_bf16_shard_world1 - (h_bf16_end/h_bf16_unit+world1-1)/world1*h_bf16_unit)
+	// topology.world: a shard of h.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_bf16_shard_world2 - (h_bf16_end/h_bf16_unit+world2-1)/world2*h_bf16_unit)
+	// topology.world: a shard of h.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_bf16_shard_world3 - (h_bf16_end/h_bf16_unit+world3-1)/world3*h_bf16_unit)
+	// topology.world: a shard of h.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_bf16_shard_world4 - (h_bf16_end/h_bf16_unit+world4-1)/world4*h_bf16_unit)
+	// topology.world: a shard of h.{i}/bf16 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_bf16_shard_world8 - (h_bf16_end/h_bf16_unit+world8-1)/world8*h_bf16_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world1 - (head_f32_end/head_f32_unit+world1-1)/world1*head_f32_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world2 - (head_f32_end/head_f32_unit+world2-1)/world2*head_f32_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world3 - (head_f32_end/head_f32_unit+world3-1)/world3*head_f32_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world4 - (head_f32_end/head_f32_unit+world4-1)/world4*head_f32_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world8 - (head_f32_end/head_f32_unit+world8-1)/world8*head_f32_unit)
+	// topology.world: a shard of shared/wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Wte_shard_world1 - (embed_shared_Wte_end/embed_shared_Wte_unit+world1-1)/world1*embed_shared_Wte_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Wte_shard_world2 - (embed_shared_Wte_end/embed_shared_Wte_unit+world2-1)/world2*embed_shared_Wte_unit)
-	// a shard is the least multiple of the unit with 3 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Wte_shard_world3 - (embed_shared_Wte_end/embed_shared_Wte_unit+world3-1)/world3*embed_shared_Wte_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Wte_shard_world4 - (embed_shared_Wte_end/embed_shared_Wte_unit+world4-1)/world4*embed_shared_Wte_unit)
-	// a shard is the least multiple of the unit with 8 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Wte_shard_world8 - (embed_shared_Wte_end/embed_shared_Wte_unit+world8-1)/world8*embed_shared_Wte_unit)
 )
 
-// What the compiler checks of the memory: shard elements times the bytes that a rank
-// keeps for one (parameter + gradient + master + moments), for each bucket of each block.
+// The memory of a rank. What it keeps is shard elements times the bytes for one
+// (parameter, gradient, master, moments), for each bucket of each block.
 const (
-	// a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	restBytesWorld1 int64 = 87424  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld2 int64 = 44992  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld3 int64 = 29952  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld4 int64 = 24192  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld8 int64 = 13760  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	peakBytesWorld1 int64 = 114112 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 69184  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 53568  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 48256  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld8 int64 = 39872  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld1 - (embed_bf16frozen_shard_world1*2 +
-		HLen*h_f32_shard_world1*(4+4+0+2*4) +
-		HLen*h_bf16_shard_world1*(2+4+4+2*4) +
-		head_f32_shard_world1*(4+4+0+2*4) +
-		embed_shared_Wte_shard_world1*(2+4+4+2*4)))
-	// a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+		HLen*h_f32_shard_world1*(4+4+4+4) +
+		HLen*h_bf16_shard_world1*(2+4+4+4+4) +
+		head_f32_shard_world1*(4+4+4+4) +
+		embed_shared_Wte_shard_world1*(2+4+4+4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld2 - (embed_bf16frozen_shard_world2*2 +
-		HLen*h_f32_shard_world2*(4+4+0+2*4) +
-		HLen*h_bf16_shard_world2*(2+4+4+2*4) +
-		head_f32_shard_world2*(4+4+0+2*4) +
-		embed_shared_Wte_shard_world2*(2+4+4+2*4)))
-	// a rank of 3 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+		HLen*h_f32_shard_world2*(4+4+4+4) +
+		HLen*h_bf16_shard_world2*(2+4+4+4+4) +
+		head_f32_shard_world2*(4+4+4+4) +
+		embed_shared_Wte_shard_world2*(2+4+4+4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld3 - (embed_bf16frozen_shard_world3*2 +
-		HLen*h_f32_shard_world3*(4+4+0+2*4) +
-		HLen*h_bf16_shard_world3*(2+4+4+2*4) +
-		head_f32_shard_world3*(4+4+0+2*4) +
-		embed_shared_Wte_shard_world3*(2+4+4+2*4)))
-	// a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+		HLen*h_f32_shard_world3*(4+4+4+4) +
+		HLen*h_bf16_shard_world3*(2+4+4+4+4) +
+		head_f32_shard_world3*(4+4+4+4) +
+		embed_shared_Wte_shard_world3*(2+4+4+4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld4 - (embed_bf16frozen_shard_world4*2 +
-		HLen*h_f32_shard_world4*(4+4+0+2*4) +
-		HLen*h_bf16_shard_world4*(2+4+4+2*4) +
-		head_f32_shard_world4*(4+4+0+2*4) +
-		embed_shared_Wte_shard_world4*(2+4+4+2*4)))
-	// a rank of 8 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+		HLen*h_f32_shard_world4*(4+4+4+4) +
+		HLen*h_bf16_shard_world4*(2+4+4+4+4) +
+		head_f32_shard_world4*(4+4+4+4) +
+		embed_shared_Wte_shard_world4*(2+4+4+4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld8 - (embed_bf16frozen_shard_world8*2 +
-		HLen*h_f32_shard_world8*(4+4+0+2*4) +
-		HLen*h_bf16_shard_world8*(2+4+4+2*4) +
-		head_f32_shard_world8*(4+4+0+2*4) +
-		embed_shared_Wte_shard_world8*(2+4+4+2*4)))
+		HLen*h_f32_shard_world8*(4+4+4+4) +
+		HLen*h_bf16_shard_world8*(2+4+4+4+4) +
+		head_f32_shard_world8*(4+4+4+4) +
+		embed_shared_Wte_shard_world8*(2+4+4+4+4)))
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld1 - restBytesWorld1)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld2 - restBytesWorld2)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld3 - restBytesWorld3)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld4 - restBytesWorld4)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld8 - restBytesWorld8)
 )
 
 // kernels is zz_kernels.fatbin: what nvcc made of the CUDA source, with a record of which source
@@ -373,7 +351,7 @@ var descriptor = shard.Descriptor{
 		GradSlots:  gradientSlots,
 		Reduce:     dtype.Float32,
 		DivideBy:   0,
-		Optimizer:  layout.Optimizer{Masters: true, Moments: 2},
+		Optimizer:  layout.Optimizer{Kind: layout.AdamW, Masters: true},
 		Worlds:     []int64{world1, world2, world3, world4, world8},
 		Kinds: []layout.Kind{
 			{

@@ -186,7 +186,10 @@ func TestSpecialContentHasWhatIsSpecial(t *testing.T) {
 func TestNeededKernelsHaveTests(t *testing.T) {
 	tests := Tested()
 	for _, wire := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Float16} {
-		for _, o := range []layout.Optimizer{{}, {Masters: true}, {Moments: 1}, {Masters: true, Moments: 1}, {Moments: 2}, {Masters: true, Moments: 2}} {
+		for _, o := range []layout.Optimizer{
+			{}, {Kind: layout.SGD}, {Kind: layout.SGD, Masters: true}, {Kind: layout.MomentumSGD}, {Kind: layout.MomentumSGD, Masters: true},
+			{Kind: layout.AdamW}, {Kind: layout.AdamW, Masters: true},
+		} {
 			for _, name := range kernel.Needed(everyBucket(wire, o)) {
 				if !slices.Contains(tests, name) {
 					t.Errorf("%s has no test", name)

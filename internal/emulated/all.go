@@ -90,9 +90,9 @@ func allKernels() []cuemit.Kernel {
 	var list []cuemit.Kernel
 	seen := map[string]bool{}
 	for _, masters := range []bool{false, true} {
-		for moments := range int64(3) {
+		for _, optimizer := range []layout.OptimizerKind{layout.NoOptimizer, layout.SGD, layout.MomentumSGD, layout.AdamW} {
 			for _, reduce := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Float16} {
-				for _, k := range cuemit.Kernels(everything(layout.Optimizer{Masters: masters, Moments: moments}, reduce)) {
+				for _, k := range cuemit.Kernels(everything(layout.Optimizer{Kind: optimizer, Masters: masters}, reduce)) {
 					if !seen[k.Name] {
 						seen[k.Name] = true
 						list = append(list, k)

@@ -54,10 +54,14 @@ func (r *training) apply(ctx context.Context) (shard.StepResult, error) {
 	if r.rank.Size() == 1 {
 		clip = 0.5
 	}
-	if r.layout.Optimizer.Moments == 2 {
+	momentum := 0.0
+	switch r.layout.Optimizer.Kind {
+	case layout.AdamW:
 		return r.model.StepAdamW(ctx, optim.AdamW{LR: 1e-2, WeightDecay: 0.1, ClipNorm: clip})
+	case layout.MomentumSGD:
+		momentum = 0.9
 	}
-	return r.model.StepSGD(ctx, optim.SGD{LR: 1e-2, Momentum: 0.9 * float64(r.layout.Optimizer.Moments), WeightDecay: 0.1, ClipNorm: clip})
+	return r.model.StepSGD(ctx, optim.SGD{LR: 1e-2, Momentum: momentum, WeightDecay: 0.1, ClipNorm: clip})
 }
 
 // forward gathers all blocks and reads them.
@@ -187,9 +191,11 @@ func (r *training) sumBound(s shard.Shard) float64 {
 	if wire != f64 {
 		wire = r.layout.Reduce
 	}
-	u := map[dtype.DType]float64{f64: 0x1p-53, f32: 0x1p-24, bf16: 0x1p-8, dtype.Float16: 0x1p-11}[wire]
-	return 2 * float64(r.rank.Size()-1) * u * largestFraction * float64(r.users(s.Name))
+	return 2 * float64(r.rank.Size()-1) * halfUnit[wire] * largestFraction * float64(r.users(s.Name))
 }
+
+// halfUnit is half a unit in the last place at 1 of the types that are added up.
+var halfUnit = map[dtype.DType]float64{f64: 0x1p-53, f32: 0x1p-24, bf16: 0x1p-8, dtype.Float16: 0x1p-11}
 
 // users returns how many blocks have gradients of a parameter.
 func (r *training) users(name string) (count int64) {
@@ -276,12 +282,17 @@ func accessOf[T dtype.Element]() access {
 			}
 			tensor := t(g, at.bucket, at.param, at.start)
 			values := make([]T, len(wide))
-			if to := dtype.Of[T](); to == dtype.Float64 {
-				copy(dtype.Bytes(values), dtype.Bytes(wide))
-			} else {
-				dtype.Convert(dtype.Bytes(values), to, dtype.Bytes(wide), dtype.Float64, int64(len(wide)))
-			}
+			narrow(dtype.Bytes(values), dtype.Of[T](), wide)
 			return tensor.CopyFrom(ctx, values)
 		},
 	}
+}
+
+// narrow writes numbers as elements of a type.
+func narrow(dst []byte, t dtype.DType, wide []float64) {
+	if t == f64 {
+		copy(dst, dtype.Bytes(wide))
+		return
+	}
+	dtype.Convert(dst, t, dtype.Bytes(wide), f64, int64(len(wide)))
 }

@@ -33,7 +33,12 @@ const (
 	Uint32
 	Uint64
 	Bool
+	end
 )
+
+// Count is the length of an array that has an element for each type, and one for
+// Invalid.
+const Count = int(end)
 
 type traits struct {
 	name  string
@@ -41,7 +46,7 @@ type traits struct {
 	float bool
 }
 
-var table = [...]traits{
+var table = [Count]traits{
 	Invalid:    {"invalid", 0, false},
 	Float64:    {"f64", 8, true},
 	Float32:    {"f32", 4, true},
@@ -62,8 +67,8 @@ var table = [...]traits{
 
 // All lists every element type in the order of the language reference.
 func All() []DType {
-	all := make([]DType, 0, len(table)-1)
-	for d := Float64; int(d) < len(table); d++ {
+	all := make([]DType, 0, Count-1)
+	for d := Float64; d < end; d++ {
 		all = append(all, d)
 	}
 	return all
@@ -71,7 +76,7 @@ func All() []DType {
 
 // Parse returns the element type with the given spec name, such as "bf16".
 func Parse(name string) (DType, error) {
-	for d := Float64; int(d) < len(table); d++ {
+	for d := Float64; d < end; d++ {
 		if table[d].name == name {
 			return d, nil
 		}
@@ -93,7 +98,7 @@ func (d DType) IsFloat() bool { return d.traits().float }
 func (d DType) Trainable() bool { return d >= Float64 && d <= Float16 }
 
 func (d DType) traits() traits {
-	if int(d) < len(table) {
+	if d < end {
 		return table[d]
 	}
 	return table[Invalid]

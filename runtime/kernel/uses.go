@@ -114,7 +114,7 @@ func (c *collector) bucket(b *layout.Bucket) {
 
 // trained adds what a backward pass and a step launch: a gradient is cast to the
 // type that it is sent in, divided, and stored or added to one before it; then the
-// norm, Unscale, and the optimizer that the plan has state for.
+// norm, Unscale, and the optimizer of the plan.
 func (c *collector) trained(b *layout.Bucket) {
 	wire, sum := c.layout.WireType(b), b.GradType()
 	c.cast(b.DType, wire)
@@ -123,13 +123,13 @@ func (c *collector) trained(b *layout.Bucket) {
 	c.set[Use{Family: FamilyNorm, Type: sum}] = true
 	c.set[Use{Family: FamilyNormTotal}] = true
 	c.set[Use{Family: FamilyScale, Type: sum}] = true
-	switch o := c.layout.Optimizer; {
-	case o.Moments == 2:
+	switch c.layout.Optimizer.Kind {
+	case layout.AdamW:
 		c.set[Use{Family: FamilyAdamW, Type: sum, Own: b.DType}] = true
-	case o.Moments == 1:
+	case layout.MomentumSGD:
 		c.set[Use{Family: FamilySGD, Type: sum, Own: b.DType, Momentum: true}] = true
 		c.set[Use{Family: FamilySGD, Type: sum, Own: b.DType}] = true
-	case o.Masters:
+	case layout.SGD:
 		c.set[Use{Family: FamilySGD, Type: sum, Own: b.DType}] = true
 	}
 }

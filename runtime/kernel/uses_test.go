@@ -20,7 +20,7 @@ func filled(kinds ...random.Kind) []layout.Param {
 
 func TestAModelUsesEachEntryOnceByName(t *testing.T) {
 	m := layout.Model{
-		Reduce: dtype.BFloat16, Optimizer: layout.Optimizer{Masters: true, Moments: 1},
+		Reduce: dtype.BFloat16, Optimizer: layout.Optimizer{Kind: layout.MomentumSGD, Masters: true},
 		Kinds: []layout.Kind{{Buckets: []layout.Bucket{
 			{DType: dtype.BFloat16, Trainable: true, Params: filled(random.Uniform, random.Ones)},
 			{DType: dtype.Int32, Params: filled(random.Constant, random.Ones)},

@@ -229,7 +229,7 @@ func TestPlacementOfASmallModel(t *testing.T) {
 		newBucket(t, "a", dtype.BFloat16, 8, 2, 32),  // shard 16 elements, 32 bytes, gathered 64
 		newBucket(t, "b", dtype.Float32, 4, 2, 24),   // shard 12 elements, 48 bytes, gathered 96
 		newBucket(t, "c", dtype.BFloat16, 8, 2, 100)) // shard 56 elements, 112 bytes, gathered 224
-	m.Optimizer = Optimizer{Masters: true, Moments: 2}
+	m.Optimizer = Optimizer{Kind: AdamW, Masters: true}
 	p := place(t, m)
 	want := []Arena{
 		{Shards, dtype.Float32, 48},
@@ -260,7 +260,7 @@ func TestFrozenBucketsHaveNoState(t *testing.T) {
 	b := newBucket(t, "a", dtype.BFloat16, 8, 1, 32)
 	b.Trainable = false
 	m := testModel(1, b)
-	m.Optimizer = Optimizer{Masters: true, Moments: 2}
+	m.Optimizer = Optimizer{Kind: AdamW, Masters: true}
 	p := place(t, m)
 	at := p.Blocks[0].Buckets[0]
 	if at.Grad != None || at.Master != None || at.Moments != [2]int64{None, None} || len(p.Blocks[0].Grads) != 0 {
@@ -328,7 +328,7 @@ func drawModel(t *rapid.T) *Model {
 	m.MaxLive = rapid.Int64Range(1, 4).Draw(t, "max_live")
 	m.GradSlots = rapid.Int64Range(1, 3).Draw(t, "slots")
 	m.Reduce = rapid.SampledFrom([]dtype.DType{dtype.Float32, dtype.BFloat16}).Draw(t, "reduce")
-	m.Optimizer = Optimizer{Masters: rapid.Bool().Draw(t, "masters"), Moments: rapid.Int64Range(0, 2).Draw(t, "moments")}
+	m.Optimizer = Optimizer{Kind: rapid.SampledFrom([]OptimizerKind{NoOptimizer, SGD, MomentumSGD, AdamW}).Draw(t, "optimizer"), Masters: rapid.Bool().Draw(t, "masters")}
 	for range rapid.IntRange(0, 2).Draw(t, "shared") {
 		m.Shared = append(m.Shared, draw("s"))
 	}

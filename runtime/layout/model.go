@@ -29,11 +29,35 @@ type Model struct {
 	Shared     []Bucket // parameters that more than one block uses, one each; templates without placeholder
 }
 
-// Optimizer says which state is kept beside each trainable parameter's shard.
+// Optimizer says how a step updates parameters, and so which state is kept beside
+// each trainable one's shard.
 type Optimizer struct {
-	Masters bool  // f32 copies of bf16 and f16 parameters
-	Moments int64 // buffers of the master's type: adamw 2, sgd with momentum 1
+	Kind    OptimizerKind
+	Masters bool // f32 copies of bf16 and f16 parameters
 }
+
+// OptimizerKind is what a step does. The zero value is a trainer's own, which has
+// no state in the plan.
+type OptimizerKind uint8
+
+// The kinds of optimizers.
+const (
+	NoOptimizer OptimizerKind = iota
+	SGD                       // without momentum
+	MomentumSGD               // with a buffer for it; a step may do without
+	AdamW
+)
+
+// kinds has the name of each kind and its buffers of the master's type.
+var kinds = [...]struct {
+	name    string
+	moments int64
+}{NoOptimizer: {"none", 0}, SGD: {"sgd", 0}, MomentumSGD: {"sgd with momentum", 1}, AdamW: {"adamw", 2}}
+
+func (k OptimizerKind) String() string { return kinds[k].name }
+
+// Moments returns how many buffers of the master's type a parameter has.
+func (k OptimizerKind) Moments() int64 { return kinds[k].moments }
 
 // Kind is a block, or the family of blocks that a repeat makes. Its instances
 // stand next to each other in the order of blocks. All names in it, those of

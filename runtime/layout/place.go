@@ -144,7 +144,7 @@ type placer struct {
 	model *Model
 	w     int
 	out   *Placement
-	sizes [roles][int(dtype.Bool) + 1]int64
+	sizes [roles][dtype.Count]int64
 }
 
 // take reserves bytes at the end of an arena and returns their start.
@@ -196,7 +196,7 @@ func (p *placer) placeBucket(b *Bucket) Place {
 	if p.model.HasMaster(b) {
 		at.Master = p.take(Masters, t, stateBytes)
 	}
-	for i := range p.model.Optimizer.Moments {
+	for i := range p.model.Optimizer.Kind.Moments() {
 		at.Moments[i] = p.take(Moments, t, stateBytes)
 	}
 	return at

@@ -2,9 +2,11 @@
 //
 // How model bytelm is sharded and where everything lies: the constants of the
 // Go package, under the same names, and the offsets that its runtime works out,
-// for C++17 and CUDA. Counts and offsets are elements where no bytes are named. A
-// static_assert that fails names a rule that the constants break: they were edited
-// by hand, or merged from two versions.
+// for C++17 and CUDA. What depends on the number of ranks is a member of World<N>:
+// World<8>::restBytes is restBytesWorld8 in Go, and World<8>::a_b is a_b_world8.
+// Counts and offsets are elements where no bytes are named. A static_assert that
+// fails names a rule that the constants break: they were edited by hand, or merged
+// from two versions.
 #pragma once
 
 #ifndef SHARDGEN_FUNCTION
@@ -14,11 +16,15 @@
 #define SHARDGEN_FUNCTION constexpr
 #endif
 #endif
+#define SHARDGEN_FIX "; if not, run go tool shardgen generate model.yaml"
 
 namespace shardgen::models::bytelm {
 
-SHARDGEN_FUNCTION long long larger(long long a, long long b) { return a > b ? a : b; }
 SHARDGEN_FUNCTION long long roundUp(long long n, long long unit) { return (n + unit - 1) / unit * unit; }
+SHARDGEN_FUNCTION long long ceilDiv(long long n, long long d) { return (n + d - 1) / d; }
+SHARDGEN_FUNCTION long long largest(long long n) { return n; }
+template <class... More>
+SHARDGEN_FUNCTION long long largest(long long a, long long b, More... more) { return largest(a > b ? a : b, more...); }
 
 // ArenaPlace is one allocation of a rank.
 struct ArenaPlace {
@@ -51,872 +57,430 @@ struct GradientPlace {
 constexpr long long HFirst = 0;  // the first index; blocks.repeat
 constexpr long long HLen = 2;  // blocks; blocks.repeat
 static_assert(HFirst + HLen - 1 == 1,
-              "blocks.repeat of h.{i}: the last index is First + Len - 1; if not, run go tool shardgen generate model.yaml");
+              "blocks.repeat: the last index of h.{i} is First + Len - 1" SHARDGEN_FIX);
 
 // What holds for all buckets.
 constexpr long long alignBytes = 256;  // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
 constexpr long long maxLive = 2;  // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
 constexpr long long prefetch = 1;  // blocks gathered ahead of the trainer; gather.prefetch
 constexpr long long gradientSlots = 2;  // full-size gradient buffers; gradients.slots
-constexpr long long partialsStart = 256;  // bytes into the arena of scratch, of partial sums; roundup(64, alignBytes); shard.align_bytes
-constexpr long long world1 = 1;  // ranks; topology.world
-constexpr long long restBytesWorld1 = 1929216;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld1 = 2994944;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world2 = 2;  // ranks; topology.world
-constexpr long long restBytesWorld2 = 965632;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld2 = 1932544;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-constexpr long long world4 = 4;  // ranks; topology.world
-constexpr long long restBytesWorld4 = 484352;  // bytes of a rank between passes: shards, masters, moments, gradient shards
-constexpr long long peakBytesWorld4 = 1403392;  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-static_assert(alignBytes >= 16 && (alignBytes & (alignBytes - 1)) == 0,
-              "shard.align_bytes: a power of two, 16 or more, because kernels use 16-byte accesses; if not, run go tool shardgen generate model.yaml");
+static_assert(alignBytes >= 16,
+              "shard.align_bytes: 16 or more, because kernels use 16-byte accesses" SHARDGEN_FIX);
+static_assert(65536LL % alignBytes == 0,
+              "shard.align_bytes: a power of two, 65536 at most" SHARDGEN_FIX);
 static_assert(maxLive >= 1 + prefetch,
-              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, run go tool shardgen generate model.yaml");
+              "gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use" SHARDGEN_FIX);
 static_assert(gradientSlots >= 1,
-              "gradients.slots: a backward pass needs a gradient buffer; if not, run go tool shardgen generate model.yaml");
-static_assert(partialsStart == roundUp(64, alignBytes),
-              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned; if not, run go tool shardgen generate model.yaml");
-static_assert(world1 == 1,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate model.yaml");
-static_assert(peakBytesWorld1 >= restBytesWorld1,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate model.yaml");
-static_assert(world2 == 2,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate model.yaml");
-static_assert(peakBytesWorld2 >= restBytesWorld2,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate model.yaml");
-static_assert(world4 == 4,
-              "topology.world: the constant's name says its world size; if not, run go tool shardgen generate model.yaml");
-static_assert(peakBytesWorld4 >= restBytesWorld4,
-              "topology.world: what stays between passes is part of all that is allocated; if not, run go tool shardgen generate model.yaml");
+              "gradients.slots: a backward pass needs a gradient buffer" SHARDGEN_FIX);
+
+// Bucket embed/f32, trainable: 4 bytes an element.
+constexpr long long embed_f32_unit = 64;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long embed_numel_Wpe = 4096;  // elements of wpe.weight; 64 * 64; blocks.params.shape
+constexpr long long embed_start_Wpe = 0;  // elements; 0; blocks.params
+constexpr long long embed_f32_end = 4096;  // elements; roundUp(embed_start_Wpe + embed_numel_Wpe, embed_f32_unit); blocks.params
+static_assert(embed_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of embed/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(embed_numel_Wpe == 64LL * 64,
+              "blocks.params.shape: numel of wpe.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(embed_start_Wpe == 0,
+              "blocks.params: wpe.weight starts the bucket" SHARDGEN_FIX);
+static_assert(embed_f32_end == roundUp(embed_start_Wpe + embed_numel_Wpe, embed_f32_unit),
+              "blocks.params: bucket embed/f32 ends where wpe.weight ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket h.{i}/f32, trainable: 4 bytes an element.
+constexpr long long h_f32_unit = 64;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long h_numel_Ln1 = 64;  // elements of h.{i}.ln1.weight; 64; blocks.params.shape
+constexpr long long h_start_Ln1 = 0;  // elements; 0; blocks.params
+constexpr long long h_numel_Ln1_Bias = 64;  // elements of h.{i}.ln1.bias; 64; blocks.params.shape
+constexpr long long h_start_Ln1_Bias = 64;  // elements; roundUp(h_start_Ln1 + h_numel_Ln1, h_f32_unit); blocks.params
+constexpr long long h_numel_Qkv = 12288;  // elements of h.{i}.qkv.weight; 64 * 192; blocks.params.shape
+constexpr long long h_start_Qkv = 128;  // elements; roundUp(h_start_Ln1_Bias + h_numel_Ln1_Bias, h_f32_unit); blocks.params
+constexpr long long h_numel_Qkv_Bias = 192;  // elements of h.{i}.qkv.bias; 192; blocks.params.shape
+constexpr long long h_start_Qkv_Bias = 12416;  // elements; roundUp(h_start_Qkv + h_numel_Qkv, h_f32_unit); blocks.params
+constexpr long long h_numel_Proj = 4096;  // elements of h.{i}.proj.weight; 64 * 64; blocks.params.shape
+constexpr long long h_start_Proj = 12608;  // elements; roundUp(h_start_Qkv_Bias + h_numel_Qkv_Bias, h_f32_unit); blocks.params
+constexpr long long h_numel_Proj_Bias = 64;  // elements of h.{i}.proj.bias; 64; blocks.params.shape
+constexpr long long h_start_Proj_Bias = 16704;  // elements; roundUp(h_start_Proj + h_numel_Proj, h_f32_unit); blocks.params
+constexpr long long h_numel_Ln2 = 64;  // elements of h.{i}.ln2.weight; 64; blocks.params.shape
+constexpr long long h_start_Ln2 = 16768;  // elements; roundUp(h_start_Proj_Bias + h_numel_Proj_Bias, h_f32_unit); blocks.params
+constexpr long long h_numel_Ln2_Bias = 64;  // elements of h.{i}.ln2.bias; 64; blocks.params.shape
+constexpr long long h_start_Ln2_Bias = 16832;  // elements; roundUp(h_start_Ln2 + h_numel_Ln2, h_f32_unit); blocks.params
+constexpr long long h_numel_Up = 16384;  // elements of h.{i}.up.weight; 64 * 256; blocks.params.shape
+constexpr long long h_start_Up = 16896;  // elements; roundUp(h_start_Ln2_Bias + h_numel_Ln2_Bias, h_f32_unit); blocks.params
+constexpr long long h_numel_Up_Bias = 256;  // elements of h.{i}.up.bias; 256; blocks.params.shape
+constexpr long long h_start_Up_Bias = 33280;  // elements; roundUp(h_start_Up + h_numel_Up, h_f32_unit); blocks.params
+constexpr long long h_numel_Down = 16384;  // elements of h.{i}.down.weight; 256 * 64; blocks.params.shape
+constexpr long long h_start_Down = 33536;  // elements; roundUp(h_start_Up_Bias + h_numel_Up_Bias, h_f32_unit); blocks.params
+constexpr long long h_numel_Down_Bias = 64;  // elements of h.{i}.down.bias; 64; blocks.params.shape
+constexpr long long h_start_Down_Bias = 49920;  // elements; roundUp(h_start_Down + h_numel_Down, h_f32_unit); blocks.params
+constexpr long long h_f32_end = 49984;  // elements; roundUp(h_start_Down_Bias + h_numel_Down_Bias, h_f32_unit); blocks.params
+static_assert(h_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of h.{i}/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(h_numel_Ln1 == 64,
+              "blocks.params.shape: numel of h.{i}.ln1.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Ln1 == 0,
+              "blocks.params: h.{i}.ln1.weight starts the bucket" SHARDGEN_FIX);
+static_assert(h_numel_Ln1_Bias == 64,
+              "blocks.params.shape: numel of h.{i}.ln1.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Ln1_Bias == roundUp(h_start_Ln1 + h_numel_Ln1, h_f32_unit),
+              "blocks.params: h.{i}.ln1.bias starts where h.{i}.ln1.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_numel_Qkv == 64LL * 192,
+              "blocks.params.shape: numel of h.{i}.qkv.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Qkv == roundUp(h_start_Ln1_Bias + h_numel_Ln1_Bias, h_f32_unit),
+              "blocks.params: h.{i}.qkv.weight starts where h.{i}.ln1.bias ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_numel_Qkv_Bias == 192,
+              "blocks.params.shape: numel of h.{i}.qkv.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Qkv_Bias == roundUp(h_start_Qkv + h_numel_Qkv, h_f32_unit),
+              "blocks.params: h.{i}.qkv.bias starts where h.{i}.qkv.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_numel_Proj == 64LL * 64,
+              "blocks.params.shape: numel of h.{i}.proj.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Proj == roundUp(h_start_Qkv_Bias + h_numel_Qkv_Bias, h_f32_unit),
+              "blocks.params: h.{i}.proj.weight starts where h.{i}.qkv.bias ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_numel_Proj_Bias == 64,
+              "blocks.params.shape: numel of h.{i}.proj.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Proj_Bias == roundUp(h_start_Proj + h_numel_Proj, h_f32_unit),
+              "blocks.params: h.{i}.proj.bias starts where h.{i}.proj.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_numel_Ln2 == 64,
+              "blocks.params.shape: numel of h.{i}.ln2.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Ln2 == roundUp(h_start_Proj_Bias + h_numel_Proj_Bias, h_f32_unit),
+              "blocks.params: h.{i}.ln2.weight starts where h.{i}.proj.bias ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_numel_Ln2_Bias == 64,
+              "blocks.params.shape: numel of h.{i}.ln2.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Ln2_Bias == roundUp(h_start_Ln2 + h_numel_Ln2, h_f32_unit),
+              "blocks.params: h.{i}.ln2.bias starts where h.{i}.ln2.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_numel_Up == 64LL * 256,
+              "blocks.params.shape: numel of h.{i}.up.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Up == roundUp(h_start_Ln2_Bias + h_numel_Ln2_Bias, h_f32_unit),
+              "blocks.params: h.{i}.up.weight starts where h.{i}.ln2.bias ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_numel_Up_Bias == 256,
+              "blocks.params.shape: numel of h.{i}.up.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Up_Bias == roundUp(h_start_Up + h_numel_Up, h_f32_unit),
+              "blocks.params: h.{i}.up.bias starts where h.{i}.up.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_numel_Down == 256LL * 64,
+              "blocks.params.shape: numel of h.{i}.down.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Down == roundUp(h_start_Up_Bias + h_numel_Up_Bias, h_f32_unit),
+              "blocks.params: h.{i}.down.weight starts where h.{i}.up.bias ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_numel_Down_Bias == 64,
+              "blocks.params.shape: numel of h.{i}.down.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(h_start_Down_Bias == roundUp(h_start_Down + h_numel_Down, h_f32_unit),
+              "blocks.params: h.{i}.down.bias starts where h.{i}.down.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(h_f32_end == roundUp(h_start_Down_Bias + h_numel_Down_Bias, h_f32_unit),
+              "blocks.params: bucket h.{i}/f32 ends where h.{i}.down.bias ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket head/f32, trainable: 4 bytes an element.
+constexpr long long head_f32_unit = 64;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long head_numel_LnF = 64;  // elements of ln_f.weight; 64; blocks.params.shape
+constexpr long long head_start_LnF = 0;  // elements; 0; blocks.params
+constexpr long long head_numel_LnF_Bias = 64;  // elements of ln_f.bias; 64; blocks.params.shape
+constexpr long long head_start_LnF_Bias = 64;  // elements; roundUp(head_start_LnF + head_numel_LnF, head_f32_unit); blocks.params
+constexpr long long head_f32_end = 128;  // elements; roundUp(head_start_LnF_Bias + head_numel_LnF_Bias, head_f32_unit); blocks.params
+static_assert(head_f32_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of head/f32 is align_bytes long" SHARDGEN_FIX);
+static_assert(head_numel_LnF == 64,
+              "blocks.params.shape: numel of ln_f.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(head_start_LnF == 0,
+              "blocks.params: ln_f.weight starts the bucket" SHARDGEN_FIX);
+static_assert(head_numel_LnF_Bias == 64,
+              "blocks.params.shape: numel of ln_f.bias is the product of the dimensions" SHARDGEN_FIX);
+static_assert(head_start_LnF_Bias == roundUp(head_start_LnF + head_numel_LnF, head_f32_unit),
+              "blocks.params: ln_f.bias starts where ln_f.weight ends, rounded up to the unit" SHARDGEN_FIX);
+static_assert(head_f32_end == roundUp(head_start_LnF_Bias + head_numel_LnF_Bias, head_f32_unit),
+              "blocks.params: bucket head/f32 ends where ln_f.bias ends, rounded up to the unit" SHARDGEN_FIX);
+
+// Bucket shared/wte.weight, trainable: 4 bytes an element.
+constexpr long long embed_shared_Wte_unit = 64;  // elements; alignBytes / 4; shard.align_bytes
+constexpr long long embed_numel_Wte = 16384;  // elements of wte.weight; 256 * 64; blocks.params.shape
+constexpr long long embed_start_Wte = 0;  // elements; 0; blocks.params
+constexpr long long embed_shared_Wte_end = 16384;  // elements; roundUp(embed_start_Wte + embed_numel_Wte, embed_shared_Wte_unit); blocks.params
+static_assert(embed_shared_Wte_unit * 4 == alignBytes,
+              "shard.align_bytes: a unit of 4-byte elements of shared/wte.weight is align_bytes long" SHARDGEN_FIX);
+static_assert(embed_numel_Wte == 256LL * 64,
+              "blocks.params.shape: numel of wte.weight is the product of the dimensions" SHARDGEN_FIX);
+static_assert(embed_start_Wte == 0,
+              "blocks.params: wte.weight starts the bucket" SHARDGEN_FIX);
+static_assert(embed_shared_Wte_end == roundUp(embed_start_Wte + embed_numel_Wte, embed_shared_Wte_unit),
+              "blocks.params: bucket shared/wte.weight ends where wte.weight ends, rounded up to the unit" SHARDGEN_FIX);
 
 // The positions of blocks, those of a repeat one after another.
 constexpr long long embed_position = 0;  // position of the first block embed; 0; blocks
 constexpr long long h_position = 1;  // position of the first block h.{i}; embed_position + 1; blocks
 constexpr long long head_position = 3;  // position of the first block head; h_position + HLen; blocks
 static_assert(embed_position == 0,
-              "blocks: block embed stands behind those before it; if not, run go tool shardgen generate model.yaml");
+              "blocks: block embed stands behind those before it" SHARDGEN_FIX);
 static_assert(h_position == embed_position + 1,
-              "blocks: block h.{i} stands behind those before it; if not, run go tool shardgen generate model.yaml");
+              "blocks: block h.{i} stands behind those before it" SHARDGEN_FIX);
 static_assert(head_position == h_position + HLen,
-              "blocks: block head stands behind those before it; if not, run go tool shardgen generate model.yaml");
+              "blocks: block head stands behind those before it" SHARDGEN_FIX);
 
-// Bucket embed/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long embed_f32_unit = 64;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long embed_numel_Wpe = 4096;  // elements; 64*64; shape of wpe.weight in blocks.params
-constexpr long long embed_start_Wpe = 0;  // elements; the bucket's start
-constexpr long long embed_f32_end = 4096;  // elements; roundup(embed_start_Wpe + embed_numel_Wpe, unit)
-constexpr long long embed_f32_shard_world1 = 4096;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long embed_f32_shard_world2 = 2048;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long embed_f32_shard_world4 = 1024;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-static_assert(embed_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of embed/f32 is align_bytes long; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_numel_Wpe == 64LL*64LL,
-              "shape of wpe.weight: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_start_Wpe == 0,
-              "blocks.params: wpe.weight starts the bucket; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_end == (embed_start_Wpe + embed_numel_Wpe + embed_f32_unit - 1) / embed_f32_unit * embed_f32_unit,
-              "blocks.params: bucket embed/f32 ends where wpe.weight ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_shard_world1 == (embed_f32_end / embed_f32_unit + world1 - 1) / world1 * embed_f32_unit,
-              "topology.world: a shard of embed/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_shard_world2 == (embed_f32_end / embed_f32_unit + world2 - 1) / world2 * embed_f32_unit,
-              "topology.world: a shard of embed/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_shard_world4 == (embed_f32_end / embed_f32_unit + world4 - 1) / world4 * embed_f32_unit,
-              "topology.world: a shard of embed/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate model.yaml");
+// Sums of a step.
+constexpr long long partialsStart = 256;  // bytes into the arena of scratch, of partial sums; roundUp(64, alignBytes); shard.align_bytes
+static_assert(partialsStart == roundUp(64, alignBytes),
+              "shard.align_bytes: partial sums follow the 64 bytes of a step's sums, aligned" SHARDGEN_FIX);
 
-// Bucket h.{i}/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long h_f32_unit = 64;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long h_numel_Ln1 = 64;  // elements; 64; shape of h.{i}.ln1.weight in blocks.params
-constexpr long long h_start_Ln1 = 0;  // elements; the bucket's start
-constexpr long long h_numel_Ln1_Bias = 64;  // elements; 64; shape of h.{i}.ln1.bias in blocks.params
-constexpr long long h_start_Ln1_Bias = 64;  // elements; roundup(h_start_Ln1 + h_numel_Ln1, unit)
-constexpr long long h_numel_Qkv = 12288;  // elements; 64*192; shape of h.{i}.qkv.weight in blocks.params
-constexpr long long h_start_Qkv = 128;  // elements; roundup(h_start_Ln1_Bias + h_numel_Ln1_Bias, unit)
-constexpr long long h_numel_Qkv_Bias = 192;  // elements; 192; shape of h.{i}.qkv.bias in blocks.params
-constexpr long long h_start_Qkv_Bias = 12416;  // elements; roundup(h_start_Qkv + h_numel_Qkv, unit)
-constexpr long long h_numel_Proj = 4096;  // elements; 64*64; shape of h.{i}.proj.weight in blocks.params
-constexpr long long h_start_Proj = 12608;  // elements; roundup(h_start_Qkv_Bias + h_numel_Qkv_Bias, unit)
-constexpr long long h_numel_Proj_Bias = 64;  // elements; 64; shape of h.{i}.proj.bias in blocks.params
-constexpr long long h_start_Proj_Bias = 16704;  // elements; roundup(h_start_Proj + h_numel_Proj, unit)
-constexpr long long h_numel_Ln2 = 64;  // elements; 64; shape of h.{i}.ln2.weight in blocks.params
-constexpr long long h_start_Ln2 = 16768;  // elements; roundup(h_start_Proj_Bias + h_numel_Proj_Bias, unit)
-constexpr long long h_numel_Ln2_Bias = 64;  // elements; 64; shape of h.{i}.ln2.bias in blocks.params
-constexpr long long h_start_Ln2_Bias = 16832;  // elements; roundup(h_start_Ln2 + h_numel_Ln2, unit)
-constexpr long long h_numel_Up = 16384;  // elements; 64*256; shape of h.{i}.up.weight in blocks.params
-constexpr long long h_start_Up = 16896;  // elements; roundup(h_start_Ln2_Bias + h_numel_Ln2_Bias, unit)
-constexpr long long h_numel_Up_Bias = 256;  // elements; 256; shape of h.{i}.up.bias in blocks.params
-constexpr long long h_start_Up_Bias = 33280;  // elements; roundup(h_start_Up + h_numel_Up, unit)
-constexpr long long h_numel_Down = 16384;  // elements; 256*64; shape of h.{i}.down.weight in blocks.params
-constexpr long long h_start_Down = 33536;  // elements; roundup(h_start_Up_Bias + h_numel_Up_Bias, unit)
-constexpr long long h_numel_Down_Bias = 64;  // elements; 64; shape of h.{i}.down.bias in blocks.params
-constexpr long long h_start_Down_Bias = 49920;  // elements; roundup(h_start_Down + h_numel_Down, unit)
-constexpr long long h_f32_end = 49984;  // elements; roundup(h_start_Down_Bias + h_numel_Down_Bias, unit)
-constexpr long long h_f32_shard_world1 = 49984;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long h_f32_shard_world2 = 25024;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long h_f32_shard_world4 = 12544;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-static_assert(h_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of h.{i}/f32 is align_bytes long; if not, run go tool shardgen generate model.yaml");
-static_assert(h_numel_Ln1 == 64LL,
-              "shape of h.{i}.ln1.weight: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(h_start_Ln1 == 0,
-              "blocks.params: h.{i}.ln1.weight starts the bucket; if not, run go tool shardgen generate model.yaml");
-static_assert(h_numel_Ln1_Bias == 64LL,
-              "shape of h.{i}.ln1.bias: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(h_start_Ln1_Bias == (h_start_Ln1 + h_numel_Ln1 + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: h.{i}.ln1.bias starts where h.{i}.ln1.weight ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(h_numel_Qkv == 64LL*192LL,
-              "shape of h.{i}.qkv.weight: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(h_start_Qkv == (h_start_Ln1_Bias + h_numel_Ln1_Bias + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: h.{i}.qkv.weight starts where h.{i}.ln1.bias ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(h_numel_Qkv_Bias == 192LL,
-              "shape of h.{i}.qkv.bias: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(h_start_Qkv_Bias == (h_start_Qkv + h_numel_Qkv + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: h.{i}.qkv.bias starts where h.{i}.qkv.weight ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(h_numel_Proj == 64LL*64LL,
-              "shape of h.{i}.proj.weight: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(h_start_Proj == (h_start_Qkv_Bias + h_numel_Qkv_Bias + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: h.{i}.proj.weight starts where h.{i}.qkv.bias ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(h_numel_Proj_Bias == 64LL,
-              "shape of h.{i}.proj.bias: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(h_start_Proj_Bias == (h_start_Proj + h_numel_Proj + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: h.{i}.proj.bias starts where h.{i}.proj.weight ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(h_numel_Ln2 == 64LL,
-              "shape of h.{i}.ln2.weight: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(h_start_Ln2 == (h_start_Proj_Bias + h_numel_Proj_Bias + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: h.{i}.ln2.weight starts where h.{i}.proj.bias ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(h_numel_Ln2_Bias == 64LL,
-              "shape of h.{i}.ln2.bias: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(h_start_Ln2_Bias == (h_start_Ln2 + h_numel_Ln2 + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: h.{i}.ln2.bias starts where h.{i}.ln2.weight ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(h_numel_Up == 64LL*256LL,
-              "shape of h.{i}.up.weight: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(h_start_Up == (h_start_Ln2_Bias + h_numel_Ln2_Bias + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: h.{i}.up.weight starts where h.{i}.ln2.bias ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(h_numel_Up_Bias == 256LL,
-              "shape of h.{i}.up.bias: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(h_start_Up_Bias == (h_start_Up + h_numel_Up + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: h.{i}.up.bias starts where h.{i}.up.weight ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(h_numel_Down == 256LL*64LL,
-              "shape of h.{i}.down.weight: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(h_start_Down == (h_start_Up_Bias + h_numel_Up_Bias + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: h.{i}.down.weight starts where h.{i}.up.bias ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(h_numel_Down_Bias == 64LL,
-              "shape of h.{i}.down.bias: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(h_start_Down_Bias == (h_start_Down + h_numel_Down + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: h.{i}.down.bias starts where h.{i}.down.weight ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_end == (h_start_Down_Bias + h_numel_Down_Bias + h_f32_unit - 1) / h_f32_unit * h_f32_unit,
-              "blocks.params: bucket h.{i}/f32 ends where h.{i}.down.bias ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_shard_world1 == (h_f32_end / h_f32_unit + world1 - 1) / world1 * h_f32_unit,
-              "topology.world: a shard of h.{i}/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_shard_world2 == (h_f32_end / h_f32_unit + world2 - 1) / world2 * h_f32_unit,
-              "topology.world: a shard of h.{i}/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_shard_world4 == (h_f32_end / h_f32_unit + world4 - 1) / world4 * h_f32_unit,
-              "topology.world: a shard of h.{i}/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate model.yaml");
-
-// Bucket head/f32, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long head_f32_unit = 64;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long head_numel_LnF = 64;  // elements; 64; shape of ln_f.weight in blocks.params
-constexpr long long head_start_LnF = 0;  // elements; the bucket's start
-constexpr long long head_numel_LnF_Bias = 64;  // elements; 64; shape of ln_f.bias in blocks.params
-constexpr long long head_start_LnF_Bias = 64;  // elements; roundup(head_start_LnF + head_numel_LnF, unit)
-constexpr long long head_f32_end = 128;  // elements; roundup(head_start_LnF_Bias + head_numel_LnF_Bias, unit)
-constexpr long long head_f32_shard_world1 = 128;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long head_f32_shard_world2 = 64;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long head_f32_shard_world4 = 64;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-static_assert(head_f32_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of head/f32 is align_bytes long; if not, run go tool shardgen generate model.yaml");
-static_assert(head_numel_LnF == 64LL,
-              "shape of ln_f.weight: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(head_start_LnF == 0,
-              "blocks.params: ln_f.weight starts the bucket; if not, run go tool shardgen generate model.yaml");
-static_assert(head_numel_LnF_Bias == 64LL,
-              "shape of ln_f.bias: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(head_start_LnF_Bias == (head_start_LnF + head_numel_LnF + head_f32_unit - 1) / head_f32_unit * head_f32_unit,
-              "blocks.params: ln_f.bias starts where ln_f.weight ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_end == (head_start_LnF_Bias + head_numel_LnF_Bias + head_f32_unit - 1) / head_f32_unit * head_f32_unit,
-              "blocks.params: bucket head/f32 ends where ln_f.bias ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_shard_world1 == (head_f32_end / head_f32_unit + world1 - 1) / world1 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_shard_world2 == (head_f32_end / head_f32_unit + world2 - 1) / world2 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_shard_world4 == (head_f32_end / head_f32_unit + world4 - 1) / world4 * head_f32_unit,
-              "topology.world: a shard of head/f32 is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate model.yaml");
-
-// Bucket shared/wte.weight, trainable: 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
-constexpr long long embed_shared_Wte_unit = 64;  // elements; alignBytes/4; shard.align_bytes
-constexpr long long embed_numel_Wte = 16384;  // elements; 256*64; shape of wte.weight in blocks.params
-constexpr long long embed_start_Wte = 0;  // elements; the bucket's start
-constexpr long long embed_shared_Wte_end = 16384;  // elements; roundup(embed_start_Wte + embed_numel_Wte, unit)
-constexpr long long embed_shared_Wte_shard_world1 = 16384;  // elements of each rank; roundup(ceil(end/1), unit); topology.world
-constexpr long long embed_shared_Wte_shard_world2 = 8192;  // elements of each rank; roundup(ceil(end/2), unit); topology.world
-constexpr long long embed_shared_Wte_shard_world4 = 4096;  // elements of each rank; roundup(ceil(end/4), unit); topology.world
-static_assert(embed_shared_Wte_unit * 4 == alignBytes,
-              "shard.align_bytes: a unit of 4-byte elements of shared/wte.weight is align_bytes long; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_numel_Wte == 256LL*64LL,
-              "shape of wte.weight: numel is the product of the dimensions; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_start_Wte == 0,
-              "blocks.params: wte.weight starts the bucket; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_end == (embed_start_Wte + embed_numel_Wte + embed_shared_Wte_unit - 1) / embed_shared_Wte_unit * embed_shared_Wte_unit,
-              "blocks.params: bucket shared/wte.weight ends where wte.weight ends, rounded up to the unit; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_shard_world1 == (embed_shared_Wte_end / embed_shared_Wte_unit + world1 - 1) / world1 * embed_shared_Wte_unit,
-              "topology.world: a shard of shared/wte.weight is the least multiple of the unit with 1 * shard >= end; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_shard_world2 == (embed_shared_Wte_end / embed_shared_Wte_unit + world2 - 1) / world2 * embed_shared_Wte_unit,
-              "topology.world: a shard of shared/wte.weight is the least multiple of the unit with 2 * shard >= end; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_shard_world4 == (embed_shared_Wte_end / embed_shared_Wte_unit + world4 - 1) / world4 * embed_shared_Wte_unit,
-              "topology.world: a shard of shared/wte.weight is the least multiple of the unit with 4 * shard >= end; if not, run go tool shardgen generate model.yaml");
-
-// The memory of a rank: shard elements times the bytes that it keeps for one
-// (parameter + gradient + master + moments), for each bucket of each block.
-static_assert(restBytesWorld1 == embed_f32_shard_world1 * (4 + 4 + 0 + 2 * 4) +
-                  HLen * h_f32_shard_world1 * (4 + 4 + 0 + 2 * 4) +
-                  head_f32_shard_world1 * (4 + 4 + 0 + 2 * 4) +
-                  embed_shared_Wte_shard_world1 * (4 + 4 + 0 + 2 * 4),
-              "optimizer: a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate model.yaml");
-static_assert(restBytesWorld2 == embed_f32_shard_world2 * (4 + 4 + 0 + 2 * 4) +
-                  HLen * h_f32_shard_world2 * (4 + 4 + 0 + 2 * 4) +
-                  head_f32_shard_world2 * (4 + 4 + 0 + 2 * 4) +
-                  embed_shared_Wte_shard_world2 * (4 + 4 + 0 + 2 * 4),
-              "optimizer: a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate model.yaml");
-static_assert(restBytesWorld4 == embed_f32_shard_world4 * (4 + 4 + 0 + 2 * 4) +
-                  HLen * h_f32_shard_world4 * (4 + 4 + 0 + 2 * 4) +
-                  head_f32_shard_world4 * (4 + 4 + 0 + 2 * 4) +
-                  embed_shared_Wte_shard_world4 * (4 + 4 + 0 + 2 * 4),
-              "optimizer: a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, run go tool shardgen generate model.yaml");
-
-// World 1: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld1 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld1 = 199936;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld1 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld1(long long) { return slotRun0BytesWorld1; }
-SHARDGEN_FUNCTION long long slotStartWorld1(long long slot) { return slotRun0StartWorld1 + (slot - slotRun0FirstWorld1) * slotRun0BytesWorld1; }
-static_assert(slotRun0FirstWorld1 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate model.yaml");
-static_assert(slotRun0StartWorld1 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-
-// World 1: where a rank has bucket embed/f32, in bytes from the start of an arena.
-constexpr long long embed_f32_shardOffset_world1 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long embed_f32_gradientShardOffset_world1 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long embed_f32_moment1Offset_world1 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long embed_f32_moment2Offset_world1 = 16384;  // bytes into moments of f32; embed_f32_moment1Offset_world1 + embed_f32_shard_world1 * 4; optimizer
-constexpr long long embed_f32_gatheredBytes_world1 = 16384;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_f32_slotOffset_world1 = slotStartWorld1(embed_position % maxLive) + embed_f32_blockOffset_world1;
-static_assert(embed_f32_shardOffset_world1 == 0,
-              "shard: the shard of embed/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_gradientShardOffset_world1 == 0,
-              "gradients: the gradient shard of embed/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_moment1Offset_world1 == 0,
-              "optimizer: the moment1 of embed/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_moment2Offset_world1 == embed_f32_moment1Offset_world1 + embed_f32_shard_world1 * 4,
-              "optimizer: the moment2 of embed/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_gatheredBytes_world1 == world1 * embed_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of embed/f32 is the shards of all ranks; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of embed/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(slotBytesWorld1(embed_position % maxLive) >= embed_f32_blockOffset_world1 + embed_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block embed holds embed/f32; if not, run go tool shardgen generate model.yaml");
-
-// World 1: bytes from one instance of h.{i} to the next.
-constexpr long long h_shardsF32Stride_world1 = 199936;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_gradientShardsF32Stride_world1 = 199936;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_momentsF32Stride_world1 = 399872;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(h_shardsF32Stride_world1 == h_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate model.yaml");
-static_assert(h_gradientShardsF32Stride_world1 == h_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate model.yaml");
-static_assert(h_momentsF32Stride_world1 == h_f32_shard_world1 * 4 + h_f32_shard_world1 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate model.yaml");
-
-// World 1: where a rank has bucket h.{i}/f32, in bytes from the start of an arena.
-constexpr long long h_f32_shardFirst_world1 = 16384;  // bytes into shards of f32; embed_f32_shardOffset_world1 + embed_f32_shard_world1 * 4; shard
-constexpr long long h_f32_gradientShardFirst_world1 = 16384;  // bytes into gradient shards of f32; embed_f32_gradientShardOffset_world1 + embed_f32_shard_world1 * 4; gradients
-constexpr long long h_f32_moment1First_world1 = 32768;  // bytes into moments of f32; embed_f32_moment2Offset_world1 + embed_f32_shard_world1 * 4; optimizer
-constexpr long long h_f32_moment2First_world1 = 232704;  // bytes into moments of f32; h_f32_moment1First_world1 + h_f32_shard_world1 * 4; optimizer
-constexpr long long h_f32_gatheredBytes_world1 = 199936;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long h_f32_shardOffset_world1(long long i) { return h_f32_shardFirst_world1 + i * h_shardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long h_f32_gradientShardOffset_world1(long long i) { return h_f32_gradientShardFirst_world1 + i * h_gradientShardsF32Stride_world1; }
-SHARDGEN_FUNCTION long long h_f32_moment1Offset_world1(long long i) { return h_f32_moment1First_world1 + i * h_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long h_f32_moment2Offset_world1(long long i) { return h_f32_moment2First_world1 + i * h_momentsF32Stride_world1; }
-SHARDGEN_FUNCTION long long h_f32_slotOffset_world1(long long i) { return slotStartWorld1((h_position + i) % maxLive) + h_f32_blockOffset_world1; }
-static_assert(h_f32_shardFirst_world1 == embed_f32_shardOffset_world1 + embed_f32_shard_world1 * 4,
-              "shard: the shard of h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_gradientShardFirst_world1 == embed_f32_gradientShardOffset_world1 + embed_f32_shard_world1 * 4,
-              "gradients: the gradient shard of h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_moment1First_world1 == embed_f32_moment2Offset_world1 + embed_f32_shard_world1 * 4,
-              "optimizer: the moment1 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_moment2First_world1 == h_f32_moment1First_world1 + h_f32_shard_world1 * 4,
-              "optimizer: the moment2 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_gatheredBytes_world1 == world1 * h_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(slotBytesWorld1(h_position % maxLive) >= h_f32_blockOffset_world1 + h_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/f32; if not, run go tool shardgen generate model.yaml");
-
-// World 1: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world1 = 416256;  // bytes into shards of f32; h_f32_shardFirst_world1 + HLen * h_shardsF32Stride_world1; shard
-constexpr long long head_f32_gradientShardOffset_world1 = 416256;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world1 + HLen * h_gradientShardsF32Stride_world1; gradients
-constexpr long long head_f32_moment1Offset_world1 = 832512;  // bytes into moments of f32; h_f32_moment1First_world1 + HLen * h_momentsF32Stride_world1; optimizer
-constexpr long long head_f32_moment2Offset_world1 = 833024;  // bytes into moments of f32; head_f32_moment1Offset_world1 + head_f32_shard_world1 * 4; optimizer
-constexpr long long head_f32_gatheredBytes_world1 = 512;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world1 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world1 = slotStartWorld1(head_position % maxLive) + head_f32_blockOffset_world1;
-static_assert(head_f32_shardOffset_world1 == h_f32_shardFirst_world1 + HLen * h_shardsF32Stride_world1,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_gradientShardOffset_world1 == h_f32_gradientShardFirst_world1 + HLen * h_gradientShardsF32Stride_world1,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_moment1Offset_world1 == h_f32_moment1First_world1 + HLen * h_momentsF32Stride_world1,
-              "optimizer: the moment1 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_moment2Offset_world1 == head_f32_moment1Offset_world1 + head_f32_shard_world1 * 4,
-              "optimizer: the moment2 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_gatheredBytes_world1 == world1 * head_f32_shard_world1 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_blockOffset_world1 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(slotBytesWorld1(head_position % maxLive) >= head_f32_blockOffset_world1 + head_f32_gatheredBytes_world1,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate model.yaml");
-
-// World 1: where a rank has bucket shared/wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Wte_shardOffset_world1 = 416768;  // bytes into shards of f32; head_f32_shardOffset_world1 + head_f32_shard_world1 * 4; shard
-constexpr long long embed_shared_Wte_gradientShardOffset_world1 = 416768;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world1 + head_f32_shard_world1 * 4; gradients
-constexpr long long embed_shared_Wte_moment1Offset_world1 = 833536;  // bytes into moments of f32; head_f32_moment2Offset_world1 + head_f32_shard_world1 * 4; optimizer
-constexpr long long embed_shared_Wte_moment2Offset_world1 = 899072;  // bytes into moments of f32; embed_shared_Wte_moment1Offset_world1 + embed_shared_Wte_shard_world1 * 4; optimizer
-constexpr long long embed_shared_Wte_gatheredBytes_world1 = 65536;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Wte_slotOffset_world1 = 399872;  // bytes into the arena of slots, of its gathered copy; slotStartWorld1(maxLive); gather
-static_assert(embed_shared_Wte_shardOffset_world1 == head_f32_shardOffset_world1 + head_f32_shard_world1 * 4,
-              "shard: the shard of shared/wte.weight starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_gradientShardOffset_world1 == head_f32_gradientShardOffset_world1 + head_f32_shard_world1 * 4,
-              "gradients: the gradient shard of shared/wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_moment1Offset_world1 == head_f32_moment2Offset_world1 + head_f32_shard_world1 * 4,
-              "optimizer: the moment1 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_moment2Offset_world1 == embed_shared_Wte_moment1Offset_world1 + embed_shared_Wte_shard_world1 * 4,
-              "optimizer: the moment2 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_gatheredBytes_world1 == world1 * embed_shared_Wte_shard_world1 * 4,
-              "topology.world: the gathered copy of shared/wte.weight is the shards of all ranks; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_slotOffset_world1 == slotStartWorld1(maxLive),
-              "gather: the slot of shared/wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate model.yaml");
-
-// World 1: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld1.
-constexpr long long embed_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of embed/f32; its start; gradients.slots
-constexpr long long embed_gradientOffset_embed_shared_Wte_world1 = 16384;  // bytes into a gradient buffer, of shared/wte.weight; embed_f32_gradientOffset_world1 + embed_f32_gatheredBytes_world1; gradients.slots
-constexpr long long embed_gradientBytes_world1 = 81920;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Wte_world1 + embed_shared_Wte_gatheredBytes_world1; gradients.slots
-constexpr long long h_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of h.{i}/f32; its start; gradients.slots
-constexpr long long h_gradientBytes_world1 = 199936;  // bytes of all gradients of a block h.{i}; h_f32_gradientOffset_world1 + h_f32_gatheredBytes_world1; gradients.slots
-constexpr long long head_f32_gradientOffset_world1 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Wte_world1 = 512;  // bytes into a gradient buffer, of shared/wte.weight; head_f32_gradientOffset_world1 + head_f32_gatheredBytes_world1; gradients.slots
-constexpr long long head_gradientBytes_world1 = 66048;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Wte_world1 + embed_shared_Wte_gatheredBytes_world1; gradients.slots
-constexpr long long gradientBufferBytesWorld1 = 199936;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of embed/f32 in block embed starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_gradientOffset_embed_shared_Wte_world1 == embed_f32_gradientOffset_world1 + embed_f32_gatheredBytes_world1,
-              "gradients.slots: the gradient of shared/wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_gradientBytes_world1 == embed_gradientOffset_embed_shared_Wte_world1 + embed_shared_Wte_gatheredBytes_world1,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of h.{i}/f32 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_gradientBytes_world1 == h_f32_gradientOffset_world1 + h_f32_gatheredBytes_world1,
-              "gradients.slots: the gradients of block h.{i} end where the last of them does; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_gradientOffset_world1 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_gradientOffset_embed_shared_Wte_world1 == head_f32_gradientOffset_world1 + head_f32_gatheredBytes_world1,
-              "gradients.slots: the gradient of shared/wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_gradientBytes_world1 == head_gradientOffset_embed_shared_Wte_world1 + embed_shared_Wte_gatheredBytes_world1,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate model.yaml");
-static_assert(gradientBufferBytesWorld1 == larger(larger(larger(0, embed_gradientBytes_world1), h_gradientBytes_world1), head_gradientBytes_world1),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate model.yaml");
-
-// World 1: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld1 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld1 = 199936;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld1 = 256;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld1 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate model.yaml");
-static_assert(wireShardBytesWorld1 == roundUp(larger(larger(larger(larger(0, embed_f32_shard_world1 * 4), h_f32_shard_world1 * 4), head_f32_shard_world1 * 4), embed_shared_Wte_shard_world1 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate model.yaml");
-
-// World 1: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld1 = 482304;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld1 = 964608;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld1 = 482304;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld1 = 465408;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld1 = 399872;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld1 = 199936;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld1 = 512;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld1 == embed_shared_Wte_shardOffset_world1 + embed_shared_Wte_shard_world1 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(momentsF32BytesWorld1 == embed_shared_Wte_moment2Offset_world1 + embed_shared_Wte_shard_world1 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(gradientShardsF32BytesWorld1 == embed_shared_Wte_gradientShardOffset_world1 + embed_shared_Wte_shard_world1 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(slotsBytesWorld1 == embed_shared_Wte_slotOffset_world1 + embed_shared_Wte_gatheredBytes_world1,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(gradientBuffersBytesWorld1 == gradientSlots * gradientBufferBytesWorld1,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(stagingBytesWorld1 == wireFullBytesWorld1 + wireShardBytesWorld1,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(scratchBytesWorld1 == partialsStart + partialsBytesWorld1,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(peakBytesWorld1 == shardsF32BytesWorld1 + momentsF32BytesWorld1 + gradientShardsF32BytesWorld1 + slotsBytesWorld1 + gradientBuffersBytesWorld1 + stagingBytesWorld1 + scratchBytesWorld1,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate model.yaml");
-
-// World 1: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld1(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld1});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld1});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld1});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld1});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld1});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld1});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld1});
+// at chooses the value for N ranks.
+template <long long N>
+SHARDGEN_FUNCTION long long at(long long world1, long long world2, long long world4) {
+  return N == 1 ? world1 : N == 2 ? world2 : N == 4 ? world4 : -1;
 }
-template <class Visit>
-void eachBucketWorld1(Visit visit) {
-  visit(BucketPlace{"embed/f32", 0, embed_f32_shard_world1, embed_f32_shardOffset_world1, -1, embed_f32_moment1Offset_world1, embed_f32_moment2Offset_world1, embed_f32_gradientShardOffset_world1, embed_f32_slotOffset_world1, embed_f32_gatheredBytes_world1});
-  for (long long i = 0; i < HLen; i++) {
-    visit(BucketPlace{"h.{i}/f32", i, h_f32_shard_world1, h_f32_shardOffset_world1(i), -1, h_f32_moment1Offset_world1(i), h_f32_moment2Offset_world1(i), h_f32_gradientShardOffset_world1(i), h_f32_slotOffset_world1(i), h_f32_gatheredBytes_world1});
+
+// World<N> is where a rank of N has everything.
+template <long long N>
+struct World {
+  // The world sizes.
+  static constexpr long long world = at<N>(1, 2, 4);  // ranks; topology.world
+  static_assert(world == N,
+                "topology.world: a world size is one of 1, 2, 4, and the one that is named" SHARDGEN_FIX);
+
+  // What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+  static constexpr long long embed_f32_shard = at<N>(4096, 2048, 1024);  // elements; ceilDiv(embed_f32_end / embed_f32_unit, world) * embed_f32_unit; topology.world
+  static constexpr long long h_f32_shard = at<N>(49984, 25024, 12544);  // elements; ceilDiv(h_f32_end / h_f32_unit, world) * h_f32_unit; topology.world
+  static constexpr long long head_f32_shard = at<N>(128, 64, 64);  // elements; ceilDiv(head_f32_end / head_f32_unit, world) * head_f32_unit; topology.world
+  static constexpr long long embed_shared_Wte_shard = at<N>(16384, 8192, 4096);  // elements; ceilDiv(embed_shared_Wte_end / embed_shared_Wte_unit, world) * embed_shared_Wte_unit; topology.world
+  static_assert(embed_f32_shard == ceilDiv(embed_f32_end / embed_f32_unit, world) * embed_f32_unit,
+                "topology.world: a shard of embed/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(h_f32_shard == ceilDiv(h_f32_end / h_f32_unit, world) * h_f32_unit,
+                "topology.world: a shard of h.{i}/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(head_f32_shard == ceilDiv(head_f32_end / head_f32_unit, world) * head_f32_unit,
+                "topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_shard == ceilDiv(embed_shared_Wte_end / embed_shared_Wte_unit, world) * embed_shared_Wte_unit,
+                "topology.world: a shard of shared/wte.weight is the least multiple of the unit with world * shard >= end" SHARDGEN_FIX);
+
+  // The memory of a rank. What it keeps is shard elements times the bytes for one
+  // (parameter, gradient, master, moments), for each bucket of each block.
+  static constexpr long long restBytes = at<N>(1929216, 965632, 484352);  // bytes of a rank between passes: shards, masters, moments, gradient shards
+  static constexpr long long peakBytes = at<N>(2994944, 1932544, 1403392);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static_assert(restBytes == embed_f32_shard * (4 + 4 + 4 + 4) +
+                    HLen * h_f32_shard * (4 + 4 + 4 + 4) +
+                    head_f32_shard * (4 + 4 + 4 + 4) +
+                    embed_shared_Wte_shard * (4 + 4 + 4 + 4),
+                "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
+  static_assert(peakBytes >= restBytes,
+                "topology.world: what stays between passes is part of all that is allocated" SHARDGEN_FIX);
+
+  // The gather slots, runs of equal ones. A slot is as large as the largest block that it is for.
+  static constexpr long long slotRun0First = 0;  // the run's first slot; gather.max_live
+  static constexpr long long slotRun0Bytes = at<N>(199936, 200192, 200704);  // bytes of each of its slots; gather.max_live
+  static constexpr long long slotRun0Start = 0;  // bytes into the arena of slots; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long slotBytes(long long) { return slotRun0Bytes; }
+  SHARDGEN_FUNCTION static long long slotStart(long long slot) { return slotRun0Start + (slot - slotRun0First) * slotRun0Bytes; }
+  static_assert(slotRun0First == 0,
+                "gather.max_live: runs of slots follow one another, from slot 0 on" SHARDGEN_FIX);
+  static_assert(slotRun0Start == 0,
+                "gather.max_live: a run of slots starts where the one before it ends" SHARDGEN_FIX);
+
+  // Where a rank has bucket embed/f32, in bytes from the start of an arena.
+  static constexpr long long embed_f32_shardOffset = 0;  // bytes into shards of f32; 0; shard
+  static constexpr long long embed_f32_moment1Offset = 0;  // bytes into moments of f32; 0; optimizer
+  static constexpr long long embed_f32_moment2Offset = at<N>(16384, 8192, 4096);  // bytes into moments of f32; embed_f32_moment1Offset + embed_f32_shard * 4; optimizer
+  static constexpr long long embed_f32_gradientShardOffset = 0;  // bytes into gradient shards of f32; 0; gradients
+  static constexpr long long embed_f32_gatheredBytes = 16384;  // bytes of the gathered bucket; world * embed_f32_shard * 4; topology.world
+  static constexpr long long embed_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long embed_f32_slotOffset = 0;  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (embed_position % maxLive - slotRun0First) * slotRun0Bytes + embed_f32_blockOffset; gather.max_live
+  static_assert(embed_f32_shardOffset == 0,
+                "shard: the shard of embed/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_f32_moment1Offset == 0,
+                "optimizer: the first moment of embed/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_f32_moment2Offset == embed_f32_moment1Offset + embed_f32_shard * 4,
+                "optimizer: the second moment of embed/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_f32_gradientShardOffset == 0,
+                "gradients: the gradient shard of embed/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_f32_gatheredBytes == world * embed_f32_shard * 4,
+                "topology.world: the gathered copy of embed/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(embed_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of embed/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= embed_f32_blockOffset + embed_f32_gatheredBytes,
+                "gather.max_live: the slot of block embed holds embed/f32" SHARDGEN_FIX);
+  static_assert(embed_f32_slotOffset == slotRun0Start + (embed_position % maxLive - slotRun0First) * slotRun0Bytes + embed_f32_blockOffset,
+                "gather.max_live: the gathered copy of embed/f32 lies in the slot of its block" SHARDGEN_FIX);
+
+  // Where a rank has bucket h.{i}/f32, in bytes from the start of an arena.
+  static constexpr long long h_f32_shardFirst = at<N>(16384, 8192, 4096);  // bytes into shards of f32; embed_f32_shardOffset + embed_f32_shard * 4; shard
+  static constexpr long long h_f32_moment1First = at<N>(32768, 16384, 8192);  // bytes into moments of f32; embed_f32_moment2Offset + embed_f32_shard * 4; optimizer
+  static constexpr long long h_f32_moment2First = at<N>(232704, 116480, 58368);  // bytes into moments of f32; h_f32_moment1First + h_f32_shard * 4; optimizer
+  static constexpr long long h_f32_gradientShardFirst = at<N>(16384, 8192, 4096);  // bytes into gradient shards of f32; embed_f32_gradientShardOffset + embed_f32_shard * 4; gradients
+  static constexpr long long h_f32_gatheredBytes = at<N>(199936, 200192, 200704);  // bytes of the gathered bucket; world * h_f32_shard * 4; topology.world
+  static constexpr long long h_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  SHARDGEN_FUNCTION static long long h_f32_shardOffset(long long i) { return h_f32_shardFirst + i * h_shardsF32Stride; }
+  SHARDGEN_FUNCTION static long long h_f32_moment1Offset(long long i) { return h_f32_moment1First + i * h_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long h_f32_moment2Offset(long long i) { return h_f32_moment2First + i * h_momentsF32Stride; }
+  SHARDGEN_FUNCTION static long long h_f32_gradientShardOffset(long long i) { return h_f32_gradientShardFirst + i * h_gradientShardsF32Stride; }
+  SHARDGEN_FUNCTION static long long h_f32_slotOffset(long long i) { return slotStart((h_position + i) % maxLive) + h_f32_blockOffset; }
+  static_assert(h_f32_shardFirst == embed_f32_shardOffset + embed_f32_shard * 4,
+                "shard: the shard of h.{i}/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(h_f32_moment1First == embed_f32_moment2Offset + embed_f32_shard * 4,
+                "optimizer: the first moment of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(h_f32_moment2First == h_f32_moment1First + h_f32_shard * 4,
+                "optimizer: the second moment of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(h_f32_gradientShardFirst == embed_f32_gradientShardOffset + embed_f32_shard * 4,
+                "gradients: the gradient shard of h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(h_f32_gatheredBytes == world * h_f32_shard * 4,
+                "topology.world: the gathered copy of h.{i}/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(h_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of h.{i}/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= h_f32_blockOffset + h_f32_gatheredBytes,
+                "gather.max_live: the slot of block h.{i} holds h.{i}/f32" SHARDGEN_FIX);
+
+  // Bytes from one instance of h.{i} to the next.
+  static constexpr long long h_shardsF32Stride = at<N>(199936, 100096, 50176);  // bytes of shards of f32, of one instance; h_f32_shard * 4; blocks.repeat
+  static constexpr long long h_momentsF32Stride = at<N>(399872, 200192, 100352);  // bytes of moments of f32, of one instance; h_f32_shard * 4 + h_f32_shard * 4; blocks.repeat
+  static constexpr long long h_gradientShardsF32Stride = at<N>(199936, 100096, 50176);  // bytes of gradient shards of f32, of one instance; h_f32_shard * 4; blocks.repeat
+  static_assert(h_shardsF32Stride == h_f32_shard * 4,
+                "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of f32" SHARDGEN_FIX);
+  static_assert(h_momentsF32Stride == h_f32_shard * 4 + h_f32_shard * 4,
+                "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of moments of f32" SHARDGEN_FIX);
+  static_assert(h_gradientShardsF32Stride == h_f32_shard * 4,
+                "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of gradient shards of f32" SHARDGEN_FIX);
+
+  // Where a rank has bucket head/f32, in bytes from the start of an arena.
+  static constexpr long long head_f32_shardOffset = at<N>(416256, 208384, 104448);  // bytes into shards of f32; h_f32_shardFirst + HLen * h_shardsF32Stride; shard
+  static constexpr long long head_f32_moment1Offset = at<N>(832512, 416768, 208896);  // bytes into moments of f32; h_f32_moment1First + HLen * h_momentsF32Stride; optimizer
+  static constexpr long long head_f32_moment2Offset = at<N>(833024, 417024, 209152);  // bytes into moments of f32; head_f32_moment1Offset + head_f32_shard * 4; optimizer
+  static constexpr long long head_f32_gradientShardOffset = at<N>(416256, 208384, 104448);  // bytes into gradient shards of f32; h_f32_gradientShardFirst + HLen * h_gradientShardsF32Stride; gradients
+  static constexpr long long head_f32_gatheredBytes = at<N>(512, 512, 1024);  // bytes of the gathered bucket; world * head_f32_shard * 4; topology.world
+  static constexpr long long head_f32_blockOffset = 0;  // bytes into the block's slot, of its gathered copy; 0; gather.max_live
+  static constexpr long long head_f32_slotOffset = at<N>(199936, 200192, 200704);  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (head_position % maxLive - slotRun0First) * slotRun0Bytes + head_f32_blockOffset; gather.max_live
+  static_assert(head_f32_shardOffset == h_f32_shardFirst + HLen * h_shardsF32Stride,
+                "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(head_f32_moment1Offset == h_f32_moment1First + HLen * h_momentsF32Stride,
+                "optimizer: the first moment of head/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(head_f32_moment2Offset == head_f32_moment1Offset + head_f32_shard * 4,
+                "optimizer: the second moment of head/f32 starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(head_f32_gradientShardOffset == h_f32_gradientShardFirst + HLen * h_gradientShardsF32Stride,
+                "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(head_f32_gatheredBytes == world * head_f32_shard * 4,
+                "topology.world: the gathered copy of head/f32 is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(head_f32_blockOffset == 0,
+                "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends" SHARDGEN_FIX);
+  static_assert(slotRun0Bytes >= head_f32_blockOffset + head_f32_gatheredBytes,
+                "gather.max_live: the slot of block head holds head/f32" SHARDGEN_FIX);
+  static_assert(head_f32_slotOffset == slotRun0Start + (head_position % maxLive - slotRun0First) * slotRun0Bytes + head_f32_blockOffset,
+                "gather.max_live: the gathered copy of head/f32 lies in the slot of its block" SHARDGEN_FIX);
+
+  // Where a rank has bucket shared/wte.weight, in bytes from the start of an arena.
+  static constexpr long long embed_shared_Wte_shardOffset = at<N>(416768, 208640, 104704);  // bytes into shards of f32; head_f32_shardOffset + head_f32_shard * 4; shard
+  static constexpr long long embed_shared_Wte_moment1Offset = at<N>(833536, 417280, 209408);  // bytes into moments of f32; head_f32_moment2Offset + head_f32_shard * 4; optimizer
+  static constexpr long long embed_shared_Wte_moment2Offset = at<N>(899072, 450048, 225792);  // bytes into moments of f32; embed_shared_Wte_moment1Offset + embed_shared_Wte_shard * 4; optimizer
+  static constexpr long long embed_shared_Wte_gradientShardOffset = at<N>(416768, 208640, 104704);  // bytes into gradient shards of f32; head_f32_gradientShardOffset + head_f32_shard * 4; gradients
+  static constexpr long long embed_shared_Wte_gatheredBytes = 65536;  // bytes of the gathered bucket; world * embed_shared_Wte_shard * 4; topology.world
+  static constexpr long long embed_shared_Wte_slotOffset = at<N>(399872, 400384, 401408);  // bytes into the arena of slots, of its gathered copy; slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes; gather
+  static_assert(embed_shared_Wte_shardOffset == head_f32_shardOffset + head_f32_shard * 4,
+                "shard: the shard of shared/wte.weight starts where the part before it in the arena of shards of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_moment1Offset == head_f32_moment2Offset + head_f32_shard * 4,
+                "optimizer: the first moment of shared/wte.weight starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_moment2Offset == embed_shared_Wte_moment1Offset + embed_shared_Wte_shard * 4,
+                "optimizer: the second moment of shared/wte.weight starts where the part before it in the arena of moments of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_gradientShardOffset == head_f32_gradientShardOffset + head_f32_shard * 4,
+                "gradients: the gradient shard of shared/wte.weight starts where the part before it in the arena of gradient shards of f32 ends" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_gatheredBytes == world * embed_shared_Wte_shard * 4,
+                "topology.world: the gathered copy of shared/wte.weight is the shards of all ranks" SHARDGEN_FIX);
+  static_assert(embed_shared_Wte_slotOffset == slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes,
+                "gather: the slot of shared/wte.weight is behind those of blocks and of the shared parameters before it" SHARDGEN_FIX);
+
+  // The full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
+  // buffer n starts at n * gradientBufferBytes.
+  static constexpr long long embed_f32_gradientOffset = 0;  // bytes into a gradient buffer, of embed/f32; 0; gradients.slots
+  static constexpr long long embed_gradientOffset_embed_shared_Wte = 16384;  // bytes into a gradient buffer, of shared/wte.weight; embed_f32_gradientOffset + embed_f32_gatheredBytes; gradients.slots
+  static constexpr long long embed_gradientBytes = 81920;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Wte + embed_shared_Wte_gatheredBytes; gradients.slots
+  static constexpr long long h_f32_gradientOffset = 0;  // bytes into a gradient buffer, of h.{i}/f32; 0; gradients.slots
+  static constexpr long long h_gradientBytes = at<N>(199936, 200192, 200704);  // bytes of all gradients of a block h.{i}; h_f32_gradientOffset + h_f32_gatheredBytes; gradients.slots
+  static constexpr long long head_f32_gradientOffset = 0;  // bytes into a gradient buffer, of head/f32; 0; gradients.slots
+  static constexpr long long head_gradientOffset_embed_shared_Wte = at<N>(512, 512, 1024);  // bytes into a gradient buffer, of shared/wte.weight; head_f32_gradientOffset + head_f32_gatheredBytes; gradients.slots
+  static constexpr long long head_gradientBytes = at<N>(66048, 66048, 66560);  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Wte + embed_shared_Wte_gatheredBytes; gradients.slots
+  static constexpr long long gradientBufferBytes = at<N>(199936, 200192, 200704);  // bytes of a gradient buffer; largest(embed_gradientBytes, h_gradientBytes, head_gradientBytes); gradients.slots
+  static_assert(embed_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of embed/f32 in block embed starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(embed_gradientOffset_embed_shared_Wte == embed_f32_gradientOffset + embed_f32_gatheredBytes,
+                "gradients.slots: the gradient of shared/wte.weight in block embed starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(embed_gradientBytes == embed_gradientOffset_embed_shared_Wte + embed_shared_Wte_gatheredBytes,
+                "gradients.slots: the gradients of block embed end where the last of them does" SHARDGEN_FIX);
+  static_assert(h_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of h.{i}/f32 in block h.{i} starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(h_gradientBytes == h_f32_gradientOffset + h_f32_gatheredBytes,
+                "gradients.slots: the gradients of block h.{i} end where the last of them does" SHARDGEN_FIX);
+  static_assert(head_f32_gradientOffset == 0,
+                "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(head_gradientOffset_embed_shared_Wte == head_f32_gradientOffset + head_f32_gatheredBytes,
+                "gradients.slots: the gradient of shared/wte.weight in block head starts where the one before it ends" SHARDGEN_FIX);
+  static_assert(head_gradientBytes == head_gradientOffset_embed_shared_Wte + embed_shared_Wte_gatheredBytes,
+                "gradients.slots: the gradients of block head end where the last of them does" SHARDGEN_FIX);
+  static_assert(gradientBufferBytes == largest(embed_gradientBytes, h_gradientBytes, head_gradientBytes),
+                "gradients.slots: a gradient buffer is as large as the gradients of the block that has most" SHARDGEN_FIX);
+
+  // Gradients on their way through a reduction, and sums of a step.
+  static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
+  static constexpr long long wireShardBytes = at<N>(199936, 100096, 50176);  // bytes of staging behind it, for one reduced shard; roundUp(largest(embed_f32_shard * 4, h_f32_shard * 4, head_f32_shard * 4, embed_shared_Wte_shard * 4), alignBytes); gradients.reduce
+  static constexpr long long partialsBytes = 256;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static_assert(wireFullBytes == roundUp(0, alignBytes),
+                "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
+  static_assert(wireShardBytes == roundUp(largest(embed_f32_shard * 4, h_f32_shard * 4, head_f32_shard * 4, embed_shared_Wte_shard * 4), alignBytes),
+                "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes" SHARDGEN_FIX);
+
+  // The arenas, which are all that Open allocates.
+  static constexpr long long shardsF32Bytes = at<N>(482304, 241408, 121088);  // bytes; embed_shared_Wte_shardOffset + embed_shared_Wte_shard * 4; topology.world
+  static constexpr long long momentsF32Bytes = at<N>(964608, 482816, 242176);  // bytes; embed_shared_Wte_moment2Offset + embed_shared_Wte_shard * 4; topology.world
+  static constexpr long long gradientShardsF32Bytes = at<N>(482304, 241408, 121088);  // bytes; embed_shared_Wte_gradientShardOffset + embed_shared_Wte_shard * 4; topology.world
+  static constexpr long long slotsBytes = at<N>(465408, 465920, 466944);  // bytes; embed_shared_Wte_slotOffset + embed_shared_Wte_gatheredBytes; topology.world
+  static constexpr long long gradientBuffersBytes = at<N>(399872, 400384, 401408);  // bytes; gradientSlots * gradientBufferBytes; topology.world
+  static constexpr long long stagingBytes = at<N>(199936, 100096, 50176);  // bytes; wireFullBytes + wireShardBytes; topology.world
+  static constexpr long long scratchBytes = 512;  // bytes; partialsStart + partialsBytes; topology.world
+  static_assert(shardsF32Bytes == embed_shared_Wte_shardOffset + embed_shared_Wte_shard * 4,
+                "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(momentsF32Bytes == embed_shared_Wte_moment2Offset + embed_shared_Wte_shard * 4,
+                "topology.world: the arena of moments of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientShardsF32Bytes == embed_shared_Wte_gradientShardOffset + embed_shared_Wte_shard * 4,
+                "topology.world: the arena of gradient shards of f32 ends where its last part does" SHARDGEN_FIX);
+  static_assert(slotsBytes == embed_shared_Wte_slotOffset + embed_shared_Wte_gatheredBytes,
+                "topology.world: the arena of slots ends where its last part does" SHARDGEN_FIX);
+  static_assert(gradientBuffersBytes == gradientSlots * gradientBufferBytes,
+                "topology.world: the arena of gradient buffers ends where its last part does" SHARDGEN_FIX);
+  static_assert(stagingBytes == wireFullBytes + wireShardBytes,
+                "topology.world: the arena of staging ends where its last part does" SHARDGEN_FIX);
+  static_assert(scratchBytes == partialsStart + partialsBytes,
+                "topology.world: the arena of scratch ends where its last part does" SHARDGEN_FIX);
+  static_assert(peakBytes == shardsF32Bytes +
+                    momentsF32Bytes +
+                    gradientShardsF32Bytes +
+                    slotsBytes +
+                    gradientBuffersBytes +
+                    stagingBytes +
+                    scratchBytes,
+                "topology.world: all that is allocated is the arenas" SHARDGEN_FIX);
+
+  // Every arena, bucket and gradient, one after another.
+  template <class Visit>
+  static void eachArena(Visit visit) {
+    visit(ArenaPlace{"shards", "f32", shardsF32Bytes});
+    visit(ArenaPlace{"moments", "f32", momentsF32Bytes});
+    visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32Bytes});
+    visit(ArenaPlace{"slots", "", slotsBytes});
+    visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytes});
+    visit(ArenaPlace{"staging", "", stagingBytes});
+    visit(ArenaPlace{"scratch", "", scratchBytes});
   }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world1, head_f32_shardOffset_world1, -1, head_f32_moment1Offset_world1, head_f32_moment2Offset_world1, head_f32_gradientShardOffset_world1, head_f32_slotOffset_world1, head_f32_gatheredBytes_world1});
-  visit(BucketPlace{"shared/wte.weight", 0, embed_shared_Wte_shard_world1, embed_shared_Wte_shardOffset_world1, -1, embed_shared_Wte_moment1Offset_world1, embed_shared_Wte_moment2Offset_world1, embed_shared_Wte_gradientShardOffset_world1, embed_shared_Wte_slotOffset_world1, embed_shared_Wte_gatheredBytes_world1});
-}
-template <class Visit>
-void eachGradientWorld1(Visit visit) {
-  visit(GradientPlace{"embed", 0, "embed/f32", embed_f32_gradientOffset_world1, embed_f32_gatheredBytes_world1});
-  visit(GradientPlace{"embed", 0, "shared/wte.weight", embed_gradientOffset_embed_shared_Wte_world1, embed_shared_Wte_gatheredBytes_world1});
-  for (long long i = 0; i < HLen; i++) {
-    visit(GradientPlace{"h.{i}", i, "h.{i}/f32", h_f32_gradientOffset_world1, h_f32_gatheredBytes_world1});
+  template <class Visit>
+  static void eachBucket(Visit visit) {
+    visit(BucketPlace{"embed/f32", 0, embed_f32_shard, embed_f32_shardOffset, -1, embed_f32_moment1Offset, embed_f32_moment2Offset, embed_f32_gradientShardOffset, embed_f32_slotOffset, embed_f32_gatheredBytes});
+    for (long long i = 0; i < HLen; i++) {
+      visit(BucketPlace{"h.{i}/f32", i, h_f32_shard, h_f32_shardOffset(i), -1, h_f32_moment1Offset(i), h_f32_moment2Offset(i), h_f32_gradientShardOffset(i), h_f32_slotOffset(i), h_f32_gatheredBytes});
+    }
+    visit(BucketPlace{"head/f32", 0, head_f32_shard, head_f32_shardOffset, -1, head_f32_moment1Offset, head_f32_moment2Offset, head_f32_gradientShardOffset, head_f32_slotOffset, head_f32_gatheredBytes});
+    visit(BucketPlace{"shared/wte.weight", 0, embed_shared_Wte_shard, embed_shared_Wte_shardOffset, -1, embed_shared_Wte_moment1Offset, embed_shared_Wte_moment2Offset, embed_shared_Wte_gradientShardOffset, embed_shared_Wte_slotOffset, embed_shared_Wte_gatheredBytes});
   }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world1, head_f32_gatheredBytes_world1});
-  visit(GradientPlace{"head", 0, "shared/wte.weight", head_gradientOffset_embed_shared_Wte_world1, embed_shared_Wte_gatheredBytes_world1});
-}
-
-// World 2: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld2 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld2 = 200192;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld2 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld2(long long) { return slotRun0BytesWorld2; }
-SHARDGEN_FUNCTION long long slotStartWorld2(long long slot) { return slotRun0StartWorld2 + (slot - slotRun0FirstWorld2) * slotRun0BytesWorld2; }
-static_assert(slotRun0FirstWorld2 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate model.yaml");
-static_assert(slotRun0StartWorld2 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-
-// World 2: where a rank has bucket embed/f32, in bytes from the start of an arena.
-constexpr long long embed_f32_shardOffset_world2 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long embed_f32_gradientShardOffset_world2 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long embed_f32_moment1Offset_world2 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long embed_f32_moment2Offset_world2 = 8192;  // bytes into moments of f32; embed_f32_moment1Offset_world2 + embed_f32_shard_world2 * 4; optimizer
-constexpr long long embed_f32_gatheredBytes_world2 = 16384;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_f32_slotOffset_world2 = slotStartWorld2(embed_position % maxLive) + embed_f32_blockOffset_world2;
-static_assert(embed_f32_shardOffset_world2 == 0,
-              "shard: the shard of embed/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_gradientShardOffset_world2 == 0,
-              "gradients: the gradient shard of embed/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_moment1Offset_world2 == 0,
-              "optimizer: the moment1 of embed/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_moment2Offset_world2 == embed_f32_moment1Offset_world2 + embed_f32_shard_world2 * 4,
-              "optimizer: the moment2 of embed/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_gatheredBytes_world2 == world2 * embed_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of embed/f32 is the shards of all ranks; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of embed/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(slotBytesWorld2(embed_position % maxLive) >= embed_f32_blockOffset_world2 + embed_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block embed holds embed/f32; if not, run go tool shardgen generate model.yaml");
-
-// World 2: bytes from one instance of h.{i} to the next.
-constexpr long long h_shardsF32Stride_world2 = 100096;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_gradientShardsF32Stride_world2 = 100096;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_momentsF32Stride_world2 = 200192;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(h_shardsF32Stride_world2 == h_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate model.yaml");
-static_assert(h_gradientShardsF32Stride_world2 == h_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate model.yaml");
-static_assert(h_momentsF32Stride_world2 == h_f32_shard_world2 * 4 + h_f32_shard_world2 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate model.yaml");
-
-// World 2: where a rank has bucket h.{i}/f32, in bytes from the start of an arena.
-constexpr long long h_f32_shardFirst_world2 = 8192;  // bytes into shards of f32; embed_f32_shardOffset_world2 + embed_f32_shard_world2 * 4; shard
-constexpr long long h_f32_gradientShardFirst_world2 = 8192;  // bytes into gradient shards of f32; embed_f32_gradientShardOffset_world2 + embed_f32_shard_world2 * 4; gradients
-constexpr long long h_f32_moment1First_world2 = 16384;  // bytes into moments of f32; embed_f32_moment2Offset_world2 + embed_f32_shard_world2 * 4; optimizer
-constexpr long long h_f32_moment2First_world2 = 116480;  // bytes into moments of f32; h_f32_moment1First_world2 + h_f32_shard_world2 * 4; optimizer
-constexpr long long h_f32_gatheredBytes_world2 = 200192;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long h_f32_shardOffset_world2(long long i) { return h_f32_shardFirst_world2 + i * h_shardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long h_f32_gradientShardOffset_world2(long long i) { return h_f32_gradientShardFirst_world2 + i * h_gradientShardsF32Stride_world2; }
-SHARDGEN_FUNCTION long long h_f32_moment1Offset_world2(long long i) { return h_f32_moment1First_world2 + i * h_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long h_f32_moment2Offset_world2(long long i) { return h_f32_moment2First_world2 + i * h_momentsF32Stride_world2; }
-SHARDGEN_FUNCTION long long h_f32_slotOffset_world2(long long i) { return slotStartWorld2((h_position + i) % maxLive) + h_f32_blockOffset_world2; }
-static_assert(h_f32_shardFirst_world2 == embed_f32_shardOffset_world2 + embed_f32_shard_world2 * 4,
-              "shard: the shard of h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_gradientShardFirst_world2 == embed_f32_gradientShardOffset_world2 + embed_f32_shard_world2 * 4,
-              "gradients: the gradient shard of h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_moment1First_world2 == embed_f32_moment2Offset_world2 + embed_f32_shard_world2 * 4,
-              "optimizer: the moment1 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_moment2First_world2 == h_f32_moment1First_world2 + h_f32_shard_world2 * 4,
-              "optimizer: the moment2 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_gatheredBytes_world2 == world2 * h_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(slotBytesWorld2(h_position % maxLive) >= h_f32_blockOffset_world2 + h_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/f32; if not, run go tool shardgen generate model.yaml");
-
-// World 2: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world2 = 208384;  // bytes into shards of f32; h_f32_shardFirst_world2 + HLen * h_shardsF32Stride_world2; shard
-constexpr long long head_f32_gradientShardOffset_world2 = 208384;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world2 + HLen * h_gradientShardsF32Stride_world2; gradients
-constexpr long long head_f32_moment1Offset_world2 = 416768;  // bytes into moments of f32; h_f32_moment1First_world2 + HLen * h_momentsF32Stride_world2; optimizer
-constexpr long long head_f32_moment2Offset_world2 = 417024;  // bytes into moments of f32; head_f32_moment1Offset_world2 + head_f32_shard_world2 * 4; optimizer
-constexpr long long head_f32_gatheredBytes_world2 = 512;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world2 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world2 = slotStartWorld2(head_position % maxLive) + head_f32_blockOffset_world2;
-static_assert(head_f32_shardOffset_world2 == h_f32_shardFirst_world2 + HLen * h_shardsF32Stride_world2,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_gradientShardOffset_world2 == h_f32_gradientShardFirst_world2 + HLen * h_gradientShardsF32Stride_world2,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_moment1Offset_world2 == h_f32_moment1First_world2 + HLen * h_momentsF32Stride_world2,
-              "optimizer: the moment1 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_moment2Offset_world2 == head_f32_moment1Offset_world2 + head_f32_shard_world2 * 4,
-              "optimizer: the moment2 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_gatheredBytes_world2 == world2 * head_f32_shard_world2 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_blockOffset_world2 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(slotBytesWorld2(head_position % maxLive) >= head_f32_blockOffset_world2 + head_f32_gatheredBytes_world2,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate model.yaml");
-
-// World 2: where a rank has bucket shared/wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Wte_shardOffset_world2 = 208640;  // bytes into shards of f32; head_f32_shardOffset_world2 + head_f32_shard_world2 * 4; shard
-constexpr long long embed_shared_Wte_gradientShardOffset_world2 = 208640;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world2 + head_f32_shard_world2 * 4; gradients
-constexpr long long embed_shared_Wte_moment1Offset_world2 = 417280;  // bytes into moments of f32; head_f32_moment2Offset_world2 + head_f32_shard_world2 * 4; optimizer
-constexpr long long embed_shared_Wte_moment2Offset_world2 = 450048;  // bytes into moments of f32; embed_shared_Wte_moment1Offset_world2 + embed_shared_Wte_shard_world2 * 4; optimizer
-constexpr long long embed_shared_Wte_gatheredBytes_world2 = 65536;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Wte_slotOffset_world2 = 400384;  // bytes into the arena of slots, of its gathered copy; slotStartWorld2(maxLive); gather
-static_assert(embed_shared_Wte_shardOffset_world2 == head_f32_shardOffset_world2 + head_f32_shard_world2 * 4,
-              "shard: the shard of shared/wte.weight starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_gradientShardOffset_world2 == head_f32_gradientShardOffset_world2 + head_f32_shard_world2 * 4,
-              "gradients: the gradient shard of shared/wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_moment1Offset_world2 == head_f32_moment2Offset_world2 + head_f32_shard_world2 * 4,
-              "optimizer: the moment1 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_moment2Offset_world2 == embed_shared_Wte_moment1Offset_world2 + embed_shared_Wte_shard_world2 * 4,
-              "optimizer: the moment2 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_gatheredBytes_world2 == world2 * embed_shared_Wte_shard_world2 * 4,
-              "topology.world: the gathered copy of shared/wte.weight is the shards of all ranks; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_slotOffset_world2 == slotStartWorld2(maxLive),
-              "gather: the slot of shared/wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate model.yaml");
-
-// World 2: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld2.
-constexpr long long embed_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of embed/f32; its start; gradients.slots
-constexpr long long embed_gradientOffset_embed_shared_Wte_world2 = 16384;  // bytes into a gradient buffer, of shared/wte.weight; embed_f32_gradientOffset_world2 + embed_f32_gatheredBytes_world2; gradients.slots
-constexpr long long embed_gradientBytes_world2 = 81920;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Wte_world2 + embed_shared_Wte_gatheredBytes_world2; gradients.slots
-constexpr long long h_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of h.{i}/f32; its start; gradients.slots
-constexpr long long h_gradientBytes_world2 = 200192;  // bytes of all gradients of a block h.{i}; h_f32_gradientOffset_world2 + h_f32_gatheredBytes_world2; gradients.slots
-constexpr long long head_f32_gradientOffset_world2 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Wte_world2 = 512;  // bytes into a gradient buffer, of shared/wte.weight; head_f32_gradientOffset_world2 + head_f32_gatheredBytes_world2; gradients.slots
-constexpr long long head_gradientBytes_world2 = 66048;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Wte_world2 + embed_shared_Wte_gatheredBytes_world2; gradients.slots
-constexpr long long gradientBufferBytesWorld2 = 200192;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of embed/f32 in block embed starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_gradientOffset_embed_shared_Wte_world2 == embed_f32_gradientOffset_world2 + embed_f32_gatheredBytes_world2,
-              "gradients.slots: the gradient of shared/wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_gradientBytes_world2 == embed_gradientOffset_embed_shared_Wte_world2 + embed_shared_Wte_gatheredBytes_world2,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of h.{i}/f32 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_gradientBytes_world2 == h_f32_gradientOffset_world2 + h_f32_gatheredBytes_world2,
-              "gradients.slots: the gradients of block h.{i} end where the last of them does; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_gradientOffset_world2 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_gradientOffset_embed_shared_Wte_world2 == head_f32_gradientOffset_world2 + head_f32_gatheredBytes_world2,
-              "gradients.slots: the gradient of shared/wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_gradientBytes_world2 == head_gradientOffset_embed_shared_Wte_world2 + embed_shared_Wte_gatheredBytes_world2,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate model.yaml");
-static_assert(gradientBufferBytesWorld2 == larger(larger(larger(0, embed_gradientBytes_world2), h_gradientBytes_world2), head_gradientBytes_world2),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate model.yaml");
-
-// World 2: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld2 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld2 = 100096;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld2 = 256;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld2 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate model.yaml");
-static_assert(wireShardBytesWorld2 == roundUp(larger(larger(larger(larger(0, embed_f32_shard_world2 * 4), h_f32_shard_world2 * 4), head_f32_shard_world2 * 4), embed_shared_Wte_shard_world2 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate model.yaml");
-
-// World 2: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld2 = 241408;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld2 = 482816;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld2 = 241408;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld2 = 465920;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld2 = 400384;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld2 = 100096;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld2 = 512;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld2 == embed_shared_Wte_shardOffset_world2 + embed_shared_Wte_shard_world2 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(momentsF32BytesWorld2 == embed_shared_Wte_moment2Offset_world2 + embed_shared_Wte_shard_world2 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(gradientShardsF32BytesWorld2 == embed_shared_Wte_gradientShardOffset_world2 + embed_shared_Wte_shard_world2 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(slotsBytesWorld2 == embed_shared_Wte_slotOffset_world2 + embed_shared_Wte_gatheredBytes_world2,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(gradientBuffersBytesWorld2 == gradientSlots * gradientBufferBytesWorld2,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(stagingBytesWorld2 == wireFullBytesWorld2 + wireShardBytesWorld2,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(scratchBytesWorld2 == partialsStart + partialsBytesWorld2,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(peakBytesWorld2 == shardsF32BytesWorld2 + momentsF32BytesWorld2 + gradientShardsF32BytesWorld2 + slotsBytesWorld2 + gradientBuffersBytesWorld2 + stagingBytesWorld2 + scratchBytesWorld2,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate model.yaml");
-
-// World 2: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld2(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld2});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld2});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld2});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld2});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld2});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld2});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld2});
-}
-template <class Visit>
-void eachBucketWorld2(Visit visit) {
-  visit(BucketPlace{"embed/f32", 0, embed_f32_shard_world2, embed_f32_shardOffset_world2, -1, embed_f32_moment1Offset_world2, embed_f32_moment2Offset_world2, embed_f32_gradientShardOffset_world2, embed_f32_slotOffset_world2, embed_f32_gatheredBytes_world2});
-  for (long long i = 0; i < HLen; i++) {
-    visit(BucketPlace{"h.{i}/f32", i, h_f32_shard_world2, h_f32_shardOffset_world2(i), -1, h_f32_moment1Offset_world2(i), h_f32_moment2Offset_world2(i), h_f32_gradientShardOffset_world2(i), h_f32_slotOffset_world2(i), h_f32_gatheredBytes_world2});
+  template <class Visit>
+  static void eachGradient(Visit visit) {
+    visit(GradientPlace{"embed", 0, "embed/f32", embed_f32_gradientOffset, embed_f32_gatheredBytes});
+    visit(GradientPlace{"embed", 0, "shared/wte.weight", embed_gradientOffset_embed_shared_Wte, embed_shared_Wte_gatheredBytes});
+    for (long long i = 0; i < HLen; i++) {
+      visit(GradientPlace{"h.{i}", i, "h.{i}/f32", h_f32_gradientOffset, h_f32_gatheredBytes});
+    }
+    visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset, head_f32_gatheredBytes});
+    visit(GradientPlace{"head", 0, "shared/wte.weight", head_gradientOffset_embed_shared_Wte, embed_shared_Wte_gatheredBytes});
   }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world2, head_f32_shardOffset_world2, -1, head_f32_moment1Offset_world2, head_f32_moment2Offset_world2, head_f32_gradientShardOffset_world2, head_f32_slotOffset_world2, head_f32_gatheredBytes_world2});
-  visit(BucketPlace{"shared/wte.weight", 0, embed_shared_Wte_shard_world2, embed_shared_Wte_shardOffset_world2, -1, embed_shared_Wte_moment1Offset_world2, embed_shared_Wte_moment2Offset_world2, embed_shared_Wte_gradientShardOffset_world2, embed_shared_Wte_slotOffset_world2, embed_shared_Wte_gatheredBytes_world2});
-}
-template <class Visit>
-void eachGradientWorld2(Visit visit) {
-  visit(GradientPlace{"embed", 0, "embed/f32", embed_f32_gradientOffset_world2, embed_f32_gatheredBytes_world2});
-  visit(GradientPlace{"embed", 0, "shared/wte.weight", embed_gradientOffset_embed_shared_Wte_world2, embed_shared_Wte_gatheredBytes_world2});
-  for (long long i = 0; i < HLen; i++) {
-    visit(GradientPlace{"h.{i}", i, "h.{i}/f32", h_f32_gradientOffset_world2, h_f32_gatheredBytes_world2});
-  }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world2, head_f32_gatheredBytes_world2});
-  visit(GradientPlace{"head", 0, "shared/wte.weight", head_gradientOffset_embed_shared_Wte_world2, embed_shared_Wte_gatheredBytes_world2});
-}
+};
 
-// World 4: the gather slots, runs of equal ones. A slot is as large as the
-// largest block that it is for.
-constexpr long long slotRun0FirstWorld4 = 0;  // the run's first slot; gather.max_live
-constexpr long long slotRun0BytesWorld4 = 200704;  // bytes of each of its slots; gather.max_live
-constexpr long long slotRun0StartWorld4 = 0;  // bytes into the arena of slots; its start; gather.max_live
-SHARDGEN_FUNCTION long long slotBytesWorld4(long long) { return slotRun0BytesWorld4; }
-SHARDGEN_FUNCTION long long slotStartWorld4(long long slot) { return slotRun0StartWorld4 + (slot - slotRun0FirstWorld4) * slotRun0BytesWorld4; }
-static_assert(slotRun0FirstWorld4 == 0,
-              "gather.max_live: runs of slots follow one another, from slot 0 on; if not, run go tool shardgen generate model.yaml");
-static_assert(slotRun0StartWorld4 == 0,
-              "gather.max_live: a run of slots starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-
-// World 4: where a rank has bucket embed/f32, in bytes from the start of an arena.
-constexpr long long embed_f32_shardOffset_world4 = 0;  // bytes into shards of f32; its start; shard
-constexpr long long embed_f32_gradientShardOffset_world4 = 0;  // bytes into gradient shards of f32; its start; gradients
-constexpr long long embed_f32_moment1Offset_world4 = 0;  // bytes into moments of f32; its start; optimizer
-constexpr long long embed_f32_moment2Offset_world4 = 4096;  // bytes into moments of f32; embed_f32_moment1Offset_world4 + embed_f32_shard_world4 * 4; optimizer
-constexpr long long embed_f32_gatheredBytes_world4 = 16384;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long embed_f32_slotOffset_world4 = slotStartWorld4(embed_position % maxLive) + embed_f32_blockOffset_world4;
-static_assert(embed_f32_shardOffset_world4 == 0,
-              "shard: the shard of embed/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_gradientShardOffset_world4 == 0,
-              "gradients: the gradient shard of embed/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_moment1Offset_world4 == 0,
-              "optimizer: the moment1 of embed/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_moment2Offset_world4 == embed_f32_moment1Offset_world4 + embed_f32_shard_world4 * 4,
-              "optimizer: the moment2 of embed/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_gatheredBytes_world4 == world4 * embed_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of embed/f32 is the shards of all ranks; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of embed/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(slotBytesWorld4(embed_position % maxLive) >= embed_f32_blockOffset_world4 + embed_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block embed holds embed/f32; if not, run go tool shardgen generate model.yaml");
-
-// World 4: bytes from one instance of h.{i} to the next.
-constexpr long long h_shardsF32Stride_world4 = 50176;  // bytes of shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_gradientShardsF32Stride_world4 = 50176;  // bytes of gradient shards of f32; what an instance has of them; blocks.repeat
-constexpr long long h_momentsF32Stride_world4 = 100352;  // bytes of moments of f32; what an instance has of them; blocks.repeat
-static_assert(h_shardsF32Stride_world4 == h_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of shards of f32; if not, run go tool shardgen generate model.yaml");
-static_assert(h_gradientShardsF32Stride_world4 == h_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of gradient shards of f32; if not, run go tool shardgen generate model.yaml");
-static_assert(h_momentsF32Stride_world4 == h_f32_shard_world4 * 4 + h_f32_shard_world4 * 4,
-              "blocks.repeat: an instance of h.{i} follows all that the one before has in the arena of moments of f32; if not, run go tool shardgen generate model.yaml");
-
-// World 4: where a rank has bucket h.{i}/f32, in bytes from the start of an arena.
-constexpr long long h_f32_shardFirst_world4 = 4096;  // bytes into shards of f32; embed_f32_shardOffset_world4 + embed_f32_shard_world4 * 4; shard
-constexpr long long h_f32_gradientShardFirst_world4 = 4096;  // bytes into gradient shards of f32; embed_f32_gradientShardOffset_world4 + embed_f32_shard_world4 * 4; gradients
-constexpr long long h_f32_moment1First_world4 = 8192;  // bytes into moments of f32; embed_f32_moment2Offset_world4 + embed_f32_shard_world4 * 4; optimizer
-constexpr long long h_f32_moment2First_world4 = 58368;  // bytes into moments of f32; h_f32_moment1First_world4 + h_f32_shard_world4 * 4; optimizer
-constexpr long long h_f32_gatheredBytes_world4 = 200704;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long h_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-SHARDGEN_FUNCTION long long h_f32_shardOffset_world4(long long i) { return h_f32_shardFirst_world4 + i * h_shardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long h_f32_gradientShardOffset_world4(long long i) { return h_f32_gradientShardFirst_world4 + i * h_gradientShardsF32Stride_world4; }
-SHARDGEN_FUNCTION long long h_f32_moment1Offset_world4(long long i) { return h_f32_moment1First_world4 + i * h_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long h_f32_moment2Offset_world4(long long i) { return h_f32_moment2First_world4 + i * h_momentsF32Stride_world4; }
-SHARDGEN_FUNCTION long long h_f32_slotOffset_world4(long long i) { return slotStartWorld4((h_position + i) % maxLive) + h_f32_blockOffset_world4; }
-static_assert(h_f32_shardFirst_world4 == embed_f32_shardOffset_world4 + embed_f32_shard_world4 * 4,
-              "shard: the shard of h.{i}/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_gradientShardFirst_world4 == embed_f32_gradientShardOffset_world4 + embed_f32_shard_world4 * 4,
-              "gradients: the gradient shard of h.{i}/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_moment1First_world4 == embed_f32_moment2Offset_world4 + embed_f32_shard_world4 * 4,
-              "optimizer: the moment1 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_moment2First_world4 == h_f32_moment1First_world4 + h_f32_shard_world4 * 4,
-              "optimizer: the moment2 of h.{i}/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_gatheredBytes_world4 == world4 * h_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of h.{i}/f32 is the shards of all ranks; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of h.{i}/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(slotBytesWorld4(h_position % maxLive) >= h_f32_blockOffset_world4 + h_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block h.{i} holds h.{i}/f32; if not, run go tool shardgen generate model.yaml");
-
-// World 4: where a rank has bucket head/f32, in bytes from the start of an arena.
-constexpr long long head_f32_shardOffset_world4 = 104448;  // bytes into shards of f32; h_f32_shardFirst_world4 + HLen * h_shardsF32Stride_world4; shard
-constexpr long long head_f32_gradientShardOffset_world4 = 104448;  // bytes into gradient shards of f32; h_f32_gradientShardFirst_world4 + HLen * h_gradientShardsF32Stride_world4; gradients
-constexpr long long head_f32_moment1Offset_world4 = 208896;  // bytes into moments of f32; h_f32_moment1First_world4 + HLen * h_momentsF32Stride_world4; optimizer
-constexpr long long head_f32_moment2Offset_world4 = 209152;  // bytes into moments of f32; head_f32_moment1Offset_world4 + head_f32_shard_world4 * 4; optimizer
-constexpr long long head_f32_gatheredBytes_world4 = 1024;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long head_f32_blockOffset_world4 = 0;  // bytes into the block's slot, of its gathered copy; its start; gather.max_live
-constexpr long long head_f32_slotOffset_world4 = slotStartWorld4(head_position % maxLive) + head_f32_blockOffset_world4;
-static_assert(head_f32_shardOffset_world4 == h_f32_shardFirst_world4 + HLen * h_shardsF32Stride_world4,
-              "shard: the shard of head/f32 starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_gradientShardOffset_world4 == h_f32_gradientShardFirst_world4 + HLen * h_gradientShardsF32Stride_world4,
-              "gradients: the gradient shard of head/f32 starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_moment1Offset_world4 == h_f32_moment1First_world4 + HLen * h_momentsF32Stride_world4,
-              "optimizer: the moment1 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_moment2Offset_world4 == head_f32_moment1Offset_world4 + head_f32_shard_world4 * 4,
-              "optimizer: the moment2 of head/f32 starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_gatheredBytes_world4 == world4 * head_f32_shard_world4 * 4,
-              "topology.world: the gathered copy of head/f32 is the shards of all ranks; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_blockOffset_world4 == 0,
-              "gather.max_live: the gathered copy of head/f32 starts where that of the bucket before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(slotBytesWorld4(head_position % maxLive) >= head_f32_blockOffset_world4 + head_f32_gatheredBytes_world4,
-              "gather.max_live: the slot of block head holds head/f32; if not, run go tool shardgen generate model.yaml");
-
-// World 4: where a rank has bucket shared/wte.weight, in bytes from the start of an arena.
-constexpr long long embed_shared_Wte_shardOffset_world4 = 104704;  // bytes into shards of f32; head_f32_shardOffset_world4 + head_f32_shard_world4 * 4; shard
-constexpr long long embed_shared_Wte_gradientShardOffset_world4 = 104704;  // bytes into gradient shards of f32; head_f32_gradientShardOffset_world4 + head_f32_shard_world4 * 4; gradients
-constexpr long long embed_shared_Wte_moment1Offset_world4 = 209408;  // bytes into moments of f32; head_f32_moment2Offset_world4 + head_f32_shard_world4 * 4; optimizer
-constexpr long long embed_shared_Wte_moment2Offset_world4 = 225792;  // bytes into moments of f32; embed_shared_Wte_moment1Offset_world4 + embed_shared_Wte_shard_world4 * 4; optimizer
-constexpr long long embed_shared_Wte_gatheredBytes_world4 = 65536;  // bytes of the gathered bucket; ranks * shard * bytes of an element; topology.world
-constexpr long long embed_shared_Wte_slotOffset_world4 = 401408;  // bytes into the arena of slots, of its gathered copy; slotStartWorld4(maxLive); gather
-static_assert(embed_shared_Wte_shardOffset_world4 == head_f32_shardOffset_world4 + head_f32_shard_world4 * 4,
-              "shard: the shard of shared/wte.weight starts where the part before it in the arena of shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_gradientShardOffset_world4 == head_f32_gradientShardOffset_world4 + head_f32_shard_world4 * 4,
-              "gradients: the gradient shard of shared/wte.weight starts where the part before it in the arena of gradient shards of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_moment1Offset_world4 == head_f32_moment2Offset_world4 + head_f32_shard_world4 * 4,
-              "optimizer: the moment1 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_moment2Offset_world4 == embed_shared_Wte_moment1Offset_world4 + embed_shared_Wte_shard_world4 * 4,
-              "optimizer: the moment2 of shared/wte.weight starts where the part before it in the arena of moments of f32 ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_gatheredBytes_world4 == world4 * embed_shared_Wte_shard_world4 * 4,
-              "topology.world: the gathered copy of shared/wte.weight is the shards of all ranks; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_shared_Wte_slotOffset_world4 == slotStartWorld4(maxLive),
-              "gather: the slot of shared/wte.weight is behind those of blocks and of the shared parameters before it; if not, run go tool shardgen generate model.yaml");
-
-// World 4: the full gradients of a block, in bytes from the start of one of the gradientSlots buffers;
-// buffer n starts at n * gradientBufferBytesWorld4.
-constexpr long long embed_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of embed/f32; its start; gradients.slots
-constexpr long long embed_gradientOffset_embed_shared_Wte_world4 = 16384;  // bytes into a gradient buffer, of shared/wte.weight; embed_f32_gradientOffset_world4 + embed_f32_gatheredBytes_world4; gradients.slots
-constexpr long long embed_gradientBytes_world4 = 81920;  // bytes of all gradients of a block embed; embed_gradientOffset_embed_shared_Wte_world4 + embed_shared_Wte_gatheredBytes_world4; gradients.slots
-constexpr long long h_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of h.{i}/f32; its start; gradients.slots
-constexpr long long h_gradientBytes_world4 = 200704;  // bytes of all gradients of a block h.{i}; h_f32_gradientOffset_world4 + h_f32_gatheredBytes_world4; gradients.slots
-constexpr long long head_f32_gradientOffset_world4 = 0;  // bytes into a gradient buffer, of head/f32; its start; gradients.slots
-constexpr long long head_gradientOffset_embed_shared_Wte_world4 = 1024;  // bytes into a gradient buffer, of shared/wte.weight; head_f32_gradientOffset_world4 + head_f32_gatheredBytes_world4; gradients.slots
-constexpr long long head_gradientBytes_world4 = 66560;  // bytes of all gradients of a block head; head_gradientOffset_embed_shared_Wte_world4 + embed_shared_Wte_gatheredBytes_world4; gradients.slots
-constexpr long long gradientBufferBytesWorld4 = 200704;  // bytes of a gradient buffer; the gradients of the block that has most; gradients.slots
-static_assert(embed_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of embed/f32 in block embed starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_gradientOffset_embed_shared_Wte_world4 == embed_f32_gradientOffset_world4 + embed_f32_gatheredBytes_world4,
-              "gradients.slots: the gradient of shared/wte.weight in block embed starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(embed_gradientBytes_world4 == embed_gradientOffset_embed_shared_Wte_world4 + embed_shared_Wte_gatheredBytes_world4,
-              "gradients.slots: the gradients of block embed end where the last of them does; if not, run go tool shardgen generate model.yaml");
-static_assert(h_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of h.{i}/f32 in block h.{i} starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(h_gradientBytes_world4 == h_f32_gradientOffset_world4 + h_f32_gatheredBytes_world4,
-              "gradients.slots: the gradients of block h.{i} end where the last of them does; if not, run go tool shardgen generate model.yaml");
-static_assert(head_f32_gradientOffset_world4 == 0,
-              "gradients.slots: the gradient of head/f32 in block head starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_gradientOffset_embed_shared_Wte_world4 == head_f32_gradientOffset_world4 + head_f32_gatheredBytes_world4,
-              "gradients.slots: the gradient of shared/wte.weight in block head starts where the one before it ends; if not, run go tool shardgen generate model.yaml");
-static_assert(head_gradientBytes_world4 == head_gradientOffset_embed_shared_Wte_world4 + embed_shared_Wte_gatheredBytes_world4,
-              "gradients.slots: the gradients of block head end where the last of them does; if not, run go tool shardgen generate model.yaml");
-static_assert(gradientBufferBytesWorld4 == larger(larger(larger(0, embed_gradientBytes_world4), h_gradientBytes_world4), head_gradientBytes_world4),
-              "gradients.slots: a gradient buffer is as large as the gradients of the block that has most; if not, run go tool shardgen generate model.yaml");
-
-// World 4: gradients on their way through a reduction, and sums of a step.
-constexpr long long wireFullBytesWorld4 = 0;  // bytes of staging, for a bucket in the type that it is reduced in; gradients.reduce
-constexpr long long wireShardBytesWorld4 = 50176;  // bytes of staging behind it, for one reduced shard; gradients.reduce
-constexpr long long partialsBytesWorld4 = 256;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
-static_assert(wireFullBytesWorld4 == roundUp(0, alignBytes),
-              "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes; if not, run go tool shardgen generate model.yaml");
-static_assert(wireShardBytesWorld4 == roundUp(larger(larger(larger(larger(0, embed_f32_shard_world4 * 4), h_f32_shard_world4 * 4), head_f32_shard_world4 * 4), embed_shared_Wte_shard_world4 * 4), alignBytes),
-              "gradients.reduce: staging has room for the largest shard in the type that it is reduced in, rounded up to align_bytes; if not, run go tool shardgen generate model.yaml");
-
-// World 4: the arenas, which are all that Open allocates.
-constexpr long long shardsF32BytesWorld4 = 121088;  // bytes of the arena of shards of f32; topology.world
-constexpr long long momentsF32BytesWorld4 = 242176;  // bytes of the arena of moments of f32; topology.world
-constexpr long long gradientShardsF32BytesWorld4 = 121088;  // bytes of the arena of gradient shards of f32; topology.world
-constexpr long long slotsBytesWorld4 = 466944;  // bytes of the arena of slots; topology.world
-constexpr long long gradientBuffersBytesWorld4 = 401408;  // bytes of the arena of gradient buffers; topology.world
-constexpr long long stagingBytesWorld4 = 50176;  // bytes of the arena of staging; topology.world
-constexpr long long scratchBytesWorld4 = 512;  // bytes of the arena of scratch; topology.world
-static_assert(shardsF32BytesWorld4 == embed_shared_Wte_shardOffset_world4 + embed_shared_Wte_shard_world4 * 4,
-              "topology.world: the arena of shards of f32 ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(momentsF32BytesWorld4 == embed_shared_Wte_moment2Offset_world4 + embed_shared_Wte_shard_world4 * 4,
-              "topology.world: the arena of moments of f32 ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(gradientShardsF32BytesWorld4 == embed_shared_Wte_gradientShardOffset_world4 + embed_shared_Wte_shard_world4 * 4,
-              "topology.world: the arena of gradient shards of f32 ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(slotsBytesWorld4 == embed_shared_Wte_slotOffset_world4 + embed_shared_Wte_gatheredBytes_world4,
-              "topology.world: the arena of slots ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(gradientBuffersBytesWorld4 == gradientSlots * gradientBufferBytesWorld4,
-              "topology.world: the arena of gradient buffers ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(stagingBytesWorld4 == wireFullBytesWorld4 + wireShardBytesWorld4,
-              "topology.world: the arena of staging ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(scratchBytesWorld4 == partialsStart + partialsBytesWorld4,
-              "topology.world: the arena of scratch ends where its last part does; if not, run go tool shardgen generate model.yaml");
-static_assert(peakBytesWorld4 == shardsF32BytesWorld4 + momentsF32BytesWorld4 + gradientShardsF32BytesWorld4 + slotsBytesWorld4 + gradientBuffersBytesWorld4 + stagingBytesWorld4 + scratchBytesWorld4,
-              "topology.world: all that is allocated is the arenas; if not, run go tool shardgen generate model.yaml");
-
-// World 4: every arena, bucket and gradient, one after another.
-template <class Visit>
-void eachArenaWorld4(Visit visit) {
-  visit(ArenaPlace{"shards", "f32", shardsF32BytesWorld4});
-  visit(ArenaPlace{"moments", "f32", momentsF32BytesWorld4});
-  visit(ArenaPlace{"gradient shards", "f32", gradientShardsF32BytesWorld4});
-  visit(ArenaPlace{"slots", "", slotsBytesWorld4});
-  visit(ArenaPlace{"gradient buffers", "", gradientBuffersBytesWorld4});
-  visit(ArenaPlace{"staging", "", stagingBytesWorld4});
-  visit(ArenaPlace{"scratch", "", scratchBytesWorld4});
-}
-template <class Visit>
-void eachBucketWorld4(Visit visit) {
-  visit(BucketPlace{"embed/f32", 0, embed_f32_shard_world4, embed_f32_shardOffset_world4, -1, embed_f32_moment1Offset_world4, embed_f32_moment2Offset_world4, embed_f32_gradientShardOffset_world4, embed_f32_slotOffset_world4, embed_f32_gatheredBytes_world4});
-  for (long long i = 0; i < HLen; i++) {
-    visit(BucketPlace{"h.{i}/f32", i, h_f32_shard_world4, h_f32_shardOffset_world4(i), -1, h_f32_moment1Offset_world4(i), h_f32_moment2Offset_world4(i), h_f32_gradientShardOffset_world4(i), h_f32_slotOffset_world4(i), h_f32_gatheredBytes_world4});
-  }
-  visit(BucketPlace{"head/f32", 0, head_f32_shard_world4, head_f32_shardOffset_world4, -1, head_f32_moment1Offset_world4, head_f32_moment2Offset_world4, head_f32_gradientShardOffset_world4, head_f32_slotOffset_world4, head_f32_gatheredBytes_world4});
-  visit(BucketPlace{"shared/wte.weight", 0, embed_shared_Wte_shard_world4, embed_shared_Wte_shardOffset_world4, -1, embed_shared_Wte_moment1Offset_world4, embed_shared_Wte_moment2Offset_world4, embed_shared_Wte_gradientShardOffset_world4, embed_shared_Wte_slotOffset_world4, embed_shared_Wte_gatheredBytes_world4});
-}
-template <class Visit>
-void eachGradientWorld4(Visit visit) {
-  visit(GradientPlace{"embed", 0, "embed/f32", embed_f32_gradientOffset_world4, embed_f32_gatheredBytes_world4});
-  visit(GradientPlace{"embed", 0, "shared/wte.weight", embed_gradientOffset_embed_shared_Wte_world4, embed_shared_Wte_gatheredBytes_world4});
-  for (long long i = 0; i < HLen; i++) {
-    visit(GradientPlace{"h.{i}", i, "h.{i}/f32", h_f32_gradientOffset_world4, h_f32_gatheredBytes_world4});
-  }
-  visit(GradientPlace{"head", 0, "head/f32", head_f32_gradientOffset_world4, head_f32_gatheredBytes_world4});
-  visit(GradientPlace{"head", 0, "shared/wte.weight", head_gradientOffset_embed_shared_Wte_world4, embed_shared_Wte_gatheredBytes_world4});
-}
+// Every rule, at every world size.
+static_assert(World<1>::world == 1 && World<2>::world == 2 && World<4>::world == 4,
+              "topology.world: the world sizes are those of the spec" SHARDGEN_FIX);
 
 }  // namespace shardgen::models::bytelm
+#undef SHARDGEN_FIX

@@ -17,287 +17,263 @@ import (
 // `go tool shardgen generate model.yaml`.
 const _ = abi.RunShardgenGenerate_Version1
 
+// Behind constants stand rules that the compiler checks: uint64(x - y) is a constant
+// only where x >= y, and -uint64(x - y) only where x == y. A line that does not
+// compile is a rule that the constants break: they were edited by hand, or merged
+// from two versions. Fix: run `go tool shardgen generate model.yaml`.
+
 // The blocks h.{i}: i = 0..1.
 const (
-	HFirst = 0
-	HLen   = 2
-	// the last index is First + Len - 1; if not, generate again
+	HFirst = 0 // the first index; blocks.repeat
+	HLen   = 2 // blocks; blocks.repeat
+
+	// blocks.repeat: the last index of h.{i} is First + Len - 1; if not, generate again
 	_ = -uint64(HFirst + HLen - 1 - 1)
 )
 
 // What holds for all buckets.
 const (
-	alignBytes    int64 = 256 // bytes; every payload and every start in a bucket is a multiple of it
-	maxLive       int64 = 2   // gather slots; the block at position p uses slot p mod maxLive
-	prefetch      int64 = 1   // blocks gathered ahead of the trainer
-	gradientSlots int64 = 2   // full-size gradient buffers
+	alignBytes    int64 = 256 // bytes; every payload and every start in a bucket is a multiple of it; shard.align_bytes
+	maxLive       int64 = 2   // gather slots; the block at position p uses slot p mod maxLive; gather.max_live
+	prefetch      int64 = 1   // blocks gathered ahead of the trainer; gather.prefetch
+	gradientSlots int64 = 2   // full-size gradient buffers; gradients.slots
 
-	world1          int64 = 1       // ranks
-	restBytesWorld1 int64 = 1929216 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 2994944 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world2          int64 = 2       // ranks
-	restBytesWorld2 int64 = 965632  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld2 int64 = 1932544 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-
-	world4          int64 = 4       // ranks
-	restBytesWorld4 int64 = 484352  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld4 int64 = 1403392 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-)
-
-// What the compiler checks. uint64(x - y) is a constant only where x >= y, and
-// -uint64(x - y) only where x == y. A line that does not compile is a rule that
-// the constants break: they were edited by hand, or merged from two versions. Fix:
-// run `go tool shardgen generate model.yaml`.
-const (
-	// max_live >= 1 + prefetch: the blocks gathered ahead need slots besides the one in use; if not, generate again
+	// shard.align_bytes: 16 or more, because kernels use 16-byte accesses; if not, generate again
+	_ = uint64(alignBytes - 16)
+	// shard.align_bytes: a power of two, 65536 at most; if not, generate again
+	_ = -uint64(65536%alignBytes - 0)
+	// gather.max_live: the blocks gathered ahead (gather.prefetch) need slots besides the one in use; if not, generate again
 	_ = uint64(maxLive - (1 + prefetch))
-	// a backward pass needs a gradient buffer; if not, generate again
+	// gradients.slots: a backward pass needs a gradient buffer; if not, generate again
 	_ = uint64(gradientSlots - 1)
-	// the constant's name says its world size; if not, generate again
+)
+
+// The world sizes.
+const (
+	world1 int64 = 1 // ranks; topology.world
+	world2 int64 = 2 // ranks; topology.world
+	world4 int64 = 4 // ranks; topology.world
+
+	// topology.world: a world size is one of 1, 2, 4, and the one that is named; if not, generate again
 	_ = -uint64(world1 - 1)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld1 - restBytesWorld1)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 4, and the one that is named; if not, generate again
 	_ = -uint64(world2 - 2)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld2 - restBytesWorld2)
-	// the constant's name says its world size; if not, generate again
+	// topology.world: a world size is one of 1, 2, 4, and the one that is named; if not, generate again
 	_ = -uint64(world4 - 4)
-	// what stays between passes is part of all that is allocated; if not, generate again
-	_ = uint64(peakBytesWorld4 - restBytesWorld4)
 )
 
-// Bucket embed/f32, trainable: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket embed/f32, trainable: 4 bytes an element.
 const (
-	embed_f32_unit int64 = 64 // elements; alignBytes/4
+	embed_f32_unit  int64 = 64   // elements; alignBytes / 4; shard.align_bytes
+	embed_numel_Wpe int64 = 4096 // elements of wpe.weight; 64 * 64; blocks.params.shape
+	embed_start_Wpe int64 = 0    // elements; 0; blocks.params
+	embed_f32_end   int64 = 4096 // elements; roundUp(embed_start_Wpe + embed_numel_Wpe, embed_f32_unit); blocks.params
 
-	embed_numel_Wpe int64 = 4096 // elements of wpe.weight; 64*64
-	embed_start_Wpe int64 = 0    // elements; the bucket's start
-
-	embed_f32_end          int64 = 4096 // elements; roundup(embed_start_Wpe + embed_numel_Wpe, unit)
-	embed_f32_shard_world1 int64 = 4096 // elements of each rank; roundup(ceil(end/1), unit)
-	embed_f32_shard_world2 int64 = 2048 // elements of each rank; roundup(ceil(end/2), unit)
-	embed_f32_shard_world4 int64 = 1024 // elements of each rank; roundup(ceil(end/4), unit)
-)
-
-// What the compiler checks of bucket embed/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of embed/f32 is align_bytes long; if not, generate again
 	_ = -uint64(embed_f32_unit*4 - alignBytes)
-	// numel of wpe.weight is the product of its shape, [64, 64]; if not, generate again
+	// blocks.params.shape: numel of wpe.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(embed_numel_Wpe - 64*64)
-	// wpe.weight starts the bucket; if not, generate again
+	// blocks.params: wpe.weight starts the bucket; if not, generate again
 	_ = -uint64(embed_start_Wpe - 0)
-	// the bucket ends where wpe.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket embed/f32 ends where wpe.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(embed_f32_end - (embed_start_Wpe+embed_numel_Wpe+embed_f32_unit-1)/embed_f32_unit*embed_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(embed_f32_shard_world1 - (embed_f32_end/embed_f32_unit+world1-1)/world1*embed_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(embed_f32_shard_world2 - (embed_f32_end/embed_f32_unit+world2-1)/world2*embed_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(embed_f32_shard_world4 - (embed_f32_end/embed_f32_unit+world4-1)/world4*embed_f32_unit)
 )
 
-// Bucket h.{i}/f32, trainable: 12 parameters of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket h.{i}/f32, trainable: 4 bytes an element.
 const (
-	h_f32_unit int64 = 64 // elements; alignBytes/4
+	h_f32_unit        int64 = 64    // elements; alignBytes / 4; shard.align_bytes
+	h_numel_Ln1       int64 = 64    // elements of h.{i}.ln1.weight; 64; blocks.params.shape
+	h_start_Ln1       int64 = 0     // elements; 0; blocks.params
+	h_numel_Ln1_Bias  int64 = 64    // elements of h.{i}.ln1.bias; 64; blocks.params.shape
+	h_start_Ln1_Bias  int64 = 64    // elements; roundUp(h_start_Ln1 + h_numel_Ln1, h_f32_unit); blocks.params
+	h_numel_Qkv       int64 = 12288 // elements of h.{i}.qkv.weight; 64 * 192; blocks.params.shape
+	h_start_Qkv       int64 = 128   // elements; roundUp(h_start_Ln1_Bias + h_numel_Ln1_Bias, h_f32_unit); blocks.params
+	h_numel_Qkv_Bias  int64 = 192   // elements of h.{i}.qkv.bias; 192; blocks.params.shape
+	h_start_Qkv_Bias  int64 = 12416 // elements; roundUp(h_start_Qkv + h_numel_Qkv, h_f32_unit); blocks.params
+	h_numel_Proj      int64 = 4096  // elements of h.{i}.proj.weight; 64 * 64; blocks.params.shape
+	h_start_Proj      int64 = 12608 // elements; roundUp(h_start_Qkv_Bias + h_numel_Qkv_Bias, h_f32_unit); blocks.params
+	h_numel_Proj_Bias int64 = 64    // elements of h.{i}.proj.bias; 64; blocks.params.shape
+	h_start_Proj_Bias int64 = 16704 // elements; roundUp(h_start_Proj + h_numel_Proj, h_f32_unit); blocks.params
+	h_numel_Ln2       int64 = 64    // elements of h.{i}.ln2.weight; 64; blocks.params.shape
+	h_start_Ln2       int64 = 16768 // elements; roundUp(h_start_Proj_Bias + h_numel_Proj_Bias, h_f32_unit); blocks.params
+	h_numel_Ln2_Bias  int64 = 64    // elements of h.{i}.ln2.bias; 64; blocks.params.shape
+	h_start_Ln2_Bias  int64 = 16832 // elements; roundUp(h_start_Ln2 + h_numel_Ln2, h_f32_unit); blocks.params
+	h_numel_Up        int64 = 16384 // elements of h.{i}.up.weight; 64 * 256; blocks.params.shape
+	h_start_Up        int64 = 16896 // elements; roundUp(h_start_Ln2_Bias + h_numel_Ln2_Bias, h_f32_unit); blocks.params
+	h_numel_Up_Bias   int64 = 256   // elements of h.{i}.up.bias; 256; blocks.params.shape
+	h_start_Up_Bias   int64 = 33280 // elements; roundUp(h_start_Up + h_numel_Up, h_f32_unit); blocks.params
+	h_numel_Down      int64 = 16384 // elements of h.{i}.down.weight; 256 * 64; blocks.params.shape
+	h_start_Down      int64 = 33536 // elements; roundUp(h_start_Up_Bias + h_numel_Up_Bias, h_f32_unit); blocks.params
+	h_numel_Down_Bias int64 = 64    // elements of h.{i}.down.bias; 64; blocks.params.shape
+	h_start_Down_Bias int64 = 49920 // elements; roundUp(h_start_Down + h_numel_Down, h_f32_unit); blocks.params
+	h_f32_end         int64 = 49984 // elements; roundUp(h_start_Down_Bias + h_numel_Down_Bias, h_f32_unit); blocks.params
 
-	h_numel_Ln1 int64 = 64 // elements of h.{i}.ln1.weight; 64
-	h_start_Ln1 int64 = 0  // elements; the bucket's start
-
-	h_numel_Ln1_Bias int64 = 64 // elements of h.{i}.ln1.bias; 64
-	h_start_Ln1_Bias int64 = 64 // elements; roundup(h_start_Ln1 + h_numel_Ln1, unit)
-
-	h_numel_Qkv int64 = 12288 // elements of h.{i}.qkv.weight; 64*192
-	h_start_Qkv int64 = 128   // elements; roundup(h_start_Ln1_Bias + h_numel_Ln1_Bias, unit)
-
-	h_numel_Qkv_Bias int64 = 192   // elements of h.{i}.qkv.bias; 192
-	h_start_Qkv_Bias int64 = 12416 // elements; roundup(h_start_Qkv + h_numel_Qkv, unit)
-
-	h_numel_Proj int64 = 4096  // elements of h.{i}.proj.weight; 64*64
-	h_start_Proj int64 = 12608 // elements; roundup(h_start_Qkv_Bias + h_numel_Qkv_Bias, unit)
-
-	h_numel_Proj_Bias int64 = 64    // elements of h.{i}.proj.bias; 64
-	h_start_Proj_Bias int64 = 16704 // elements; roundup(h_start_Proj + h_numel_Proj, unit)
-
-	h_numel_Ln2 int64 = 64    // elements of h.{i}.ln2.weight; 64
-	h_start_Ln2 int64 = 16768 // elements; roundup(h_start_Proj_Bias + h_numel_Proj_Bias, unit)
-
-	h_numel_Ln2_Bias int64 = 64    // elements of h.{i}.ln2.bias; 64
-	h_start_Ln2_Bias int64 = 16832 // elements; roundup(h_start_Ln2 + h_numel_Ln2, unit)
-
-	h_numel_Up int64 = 16384 // elements of h.{i}.up.weight; 64*256
-	h_start_Up int64 = 16896 // elements; roundup(h_start_Ln2_Bias + h_numel_Ln2_Bias, unit)
-
-	h_numel_Up_Bias int64 = 256   // elements of h.{i}.up.bias; 256
-	h_start_Up_Bias int64 = 33280 // elements; roundup(h_start_Up + h_numel_Up, unit)
-
-	h_numel_Down int64 = 16384 // elements of h.{i}.down.weight; 256*64
-	h_start_Down int64 = 33536 // elements; roundup(h_start_Up_Bias + h_numel_Up_Bias, unit)
-
-	h_numel_Down_Bias int64 = 64    // elements of h.{i}.down.bias; 64
-	h_start_Down_Bias int64 = 49920 // elements; roundup(h_start_Down + h_numel_Down, unit)
-
-	h_f32_end          int64 = 49984 // elements; roundup(h_start_Down_Bias + h_numel_Down_Bias, unit)
-	h_f32_shard_world1 int64 = 49984 // elements of each rank; roundup(ceil(end/1), unit)
-	h_f32_shard_world2 int64 = 25024 // elements of each rank; roundup(ceil(end/2), unit)
-	h_f32_shard_world4 int64 = 12544 // elements of each rank; roundup(ceil(end/4), unit)
-)
-
-// What the compiler checks of bucket h.{i}/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of h.{i}/f32 is align_bytes long; if not, generate again
 	_ = -uint64(h_f32_unit*4 - alignBytes)
-	// numel of h.{i}.ln1.weight is the product of its shape, [64]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.ln1.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Ln1 - 64)
-	// h.{i}.ln1.weight starts the bucket; if not, generate again
+	// blocks.params: h.{i}.ln1.weight starts the bucket; if not, generate again
 	_ = -uint64(h_start_Ln1 - 0)
-	// numel of h.{i}.ln1.bias is the product of its shape, [64]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.ln1.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Ln1_Bias - 64)
-	// h.{i}.ln1.bias starts where h.{i}.ln1.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.ln1.bias starts where h.{i}.ln1.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Ln1_Bias - (h_start_Ln1+h_numel_Ln1+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// numel of h.{i}.qkv.weight is the product of its shape, [64, 192]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.qkv.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Qkv - 64*192)
-	// h.{i}.qkv.weight starts where h.{i}.ln1.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.qkv.weight starts where h.{i}.ln1.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Qkv - (h_start_Ln1_Bias+h_numel_Ln1_Bias+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// numel of h.{i}.qkv.bias is the product of its shape, [192]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.qkv.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Qkv_Bias - 192)
-	// h.{i}.qkv.bias starts where h.{i}.qkv.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.qkv.bias starts where h.{i}.qkv.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Qkv_Bias - (h_start_Qkv+h_numel_Qkv+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// numel of h.{i}.proj.weight is the product of its shape, [64, 64]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.proj.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Proj - 64*64)
-	// h.{i}.proj.weight starts where h.{i}.qkv.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.proj.weight starts where h.{i}.qkv.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Proj - (h_start_Qkv_Bias+h_numel_Qkv_Bias+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// numel of h.{i}.proj.bias is the product of its shape, [64]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.proj.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Proj_Bias - 64)
-	// h.{i}.proj.bias starts where h.{i}.proj.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.proj.bias starts where h.{i}.proj.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Proj_Bias - (h_start_Proj+h_numel_Proj+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// numel of h.{i}.ln2.weight is the product of its shape, [64]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.ln2.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Ln2 - 64)
-	// h.{i}.ln2.weight starts where h.{i}.proj.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.ln2.weight starts where h.{i}.proj.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Ln2 - (h_start_Proj_Bias+h_numel_Proj_Bias+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// numel of h.{i}.ln2.bias is the product of its shape, [64]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.ln2.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Ln2_Bias - 64)
-	// h.{i}.ln2.bias starts where h.{i}.ln2.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.ln2.bias starts where h.{i}.ln2.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Ln2_Bias - (h_start_Ln2+h_numel_Ln2+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// numel of h.{i}.up.weight is the product of its shape, [64, 256]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.up.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Up - 64*256)
-	// h.{i}.up.weight starts where h.{i}.ln2.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.up.weight starts where h.{i}.ln2.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Up - (h_start_Ln2_Bias+h_numel_Ln2_Bias+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// numel of h.{i}.up.bias is the product of its shape, [256]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.up.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Up_Bias - 256)
-	// h.{i}.up.bias starts where h.{i}.up.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.up.bias starts where h.{i}.up.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Up_Bias - (h_start_Up+h_numel_Up+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// numel of h.{i}.down.weight is the product of its shape, [256, 64]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.down.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Down - 256*64)
-	// h.{i}.down.weight starts where h.{i}.up.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.down.weight starts where h.{i}.up.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Down - (h_start_Up_Bias+h_numel_Up_Bias+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// numel of h.{i}.down.bias is the product of its shape, [64]; if not, generate again
+	// blocks.params.shape: numel of h.{i}.down.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(h_numel_Down_Bias - 64)
-	// h.{i}.down.bias starts where h.{i}.down.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: h.{i}.down.bias starts where h.{i}.down.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_start_Down_Bias - (h_start_Down+h_numel_Down+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// the bucket ends where h.{i}.down.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket h.{i}/f32 ends where h.{i}.down.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(h_f32_end - (h_start_Down_Bias+h_numel_Down_Bias+h_f32_unit-1)/h_f32_unit*h_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(h_f32_shard_world1 - (h_f32_end/h_f32_unit+world1-1)/world1*h_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(h_f32_shard_world2 - (h_f32_end/h_f32_unit+world2-1)/world2*h_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(h_f32_shard_world4 - (h_f32_end/h_f32_unit+world4-1)/world4*h_f32_unit)
 )
 
-// Bucket head/f32, trainable: 2 parameters of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket head/f32, trainable: 4 bytes an element.
 const (
-	head_f32_unit int64 = 64 // elements; alignBytes/4
+	head_f32_unit       int64 = 64  // elements; alignBytes / 4; shard.align_bytes
+	head_numel_LnF      int64 = 64  // elements of ln_f.weight; 64; blocks.params.shape
+	head_start_LnF      int64 = 0   // elements; 0; blocks.params
+	head_numel_LnF_Bias int64 = 64  // elements of ln_f.bias; 64; blocks.params.shape
+	head_start_LnF_Bias int64 = 64  // elements; roundUp(head_start_LnF + head_numel_LnF, head_f32_unit); blocks.params
+	head_f32_end        int64 = 128 // elements; roundUp(head_start_LnF_Bias + head_numel_LnF_Bias, head_f32_unit); blocks.params
 
-	head_numel_LnF int64 = 64 // elements of ln_f.weight; 64
-	head_start_LnF int64 = 0  // elements; the bucket's start
-
-	head_numel_LnF_Bias int64 = 64 // elements of ln_f.bias; 64
-	head_start_LnF_Bias int64 = 64 // elements; roundup(head_start_LnF + head_numel_LnF, unit)
-
-	head_f32_end          int64 = 128 // elements; roundup(head_start_LnF_Bias + head_numel_LnF_Bias, unit)
-	head_f32_shard_world1 int64 = 128 // elements of each rank; roundup(ceil(end/1), unit)
-	head_f32_shard_world2 int64 = 64  // elements of each rank; roundup(ceil(end/2), unit)
-	head_f32_shard_world4 int64 = 64  // elements of each rank; roundup(ceil(end/4), unit)
-)
-
-// What the compiler checks of bucket head/f32.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of head/f32 is align_bytes long; if not, generate again
 	_ = -uint64(head_f32_unit*4 - alignBytes)
-	// numel of ln_f.weight is the product of its shape, [64]; if not, generate again
+	// blocks.params.shape: numel of ln_f.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(head_numel_LnF - 64)
-	// ln_f.weight starts the bucket; if not, generate again
+	// blocks.params: ln_f.weight starts the bucket; if not, generate again
 	_ = -uint64(head_start_LnF - 0)
-	// numel of ln_f.bias is the product of its shape, [64]; if not, generate again
+	// blocks.params.shape: numel of ln_f.bias is the product of the dimensions; if not, generate again
 	_ = -uint64(head_numel_LnF_Bias - 64)
-	// ln_f.bias starts where ln_f.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: ln_f.bias starts where ln_f.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(head_start_LnF_Bias - (head_start_LnF+head_numel_LnF+head_f32_unit-1)/head_f32_unit*head_f32_unit)
-	// the bucket ends where ln_f.bias ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket head/f32 ends where ln_f.bias ends, rounded up to the unit; if not, generate again
 	_ = -uint64(head_f32_end - (head_start_LnF_Bias+head_numel_LnF_Bias+head_f32_unit-1)/head_f32_unit*head_f32_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world1 - (head_f32_end/head_f32_unit+world1-1)/world1*head_f32_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world2 - (head_f32_end/head_f32_unit+world2-1)/world2*head_f32_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
-	_ = -uint64(head_f32_shard_world4 - (head_f32_end/head_f32_unit+world4-1)/world4*head_f32_unit)
 )
 
-// Bucket shared/wte.weight, trainable: 1 parameter of 4 bytes an element.
-// Rank r of N owns the elements [r*shard, (r+1)*shard), with the shard of world N.
+// Bucket shared/wte.weight, trainable: 4 bytes an element.
 const (
-	embed_shared_Wte_unit int64 = 64 // elements; alignBytes/4
+	embed_shared_Wte_unit int64 = 64    // elements; alignBytes / 4; shard.align_bytes
+	embed_numel_Wte       int64 = 16384 // elements of wte.weight; 256 * 64; blocks.params.shape
+	embed_start_Wte       int64 = 0     // elements; 0; blocks.params
+	embed_shared_Wte_end  int64 = 16384 // elements; roundUp(embed_start_Wte + embed_numel_Wte, embed_shared_Wte_unit); blocks.params
 
-	embed_numel_Wte int64 = 16384 // elements of wte.weight; 256*64
-	embed_start_Wte int64 = 0     // elements; the bucket's start
-
-	embed_shared_Wte_end          int64 = 16384 // elements; roundup(embed_start_Wte + embed_numel_Wte, unit)
-	embed_shared_Wte_shard_world1 int64 = 16384 // elements of each rank; roundup(ceil(end/1), unit)
-	embed_shared_Wte_shard_world2 int64 = 8192  // elements of each rank; roundup(ceil(end/2), unit)
-	embed_shared_Wte_shard_world4 int64 = 4096  // elements of each rank; roundup(ceil(end/4), unit)
-)
-
-// What the compiler checks of bucket shared/wte.weight.
-const (
-	// a unit of 4-byte elements is alignBytes long; if not, generate again
+	// shard.align_bytes: a unit of 4-byte elements of shared/wte.weight is align_bytes long; if not, generate again
 	_ = -uint64(embed_shared_Wte_unit*4 - alignBytes)
-	// numel of wte.weight is the product of its shape, [256, 64]; if not, generate again
+	// blocks.params.shape: numel of wte.weight is the product of the dimensions; if not, generate again
 	_ = -uint64(embed_numel_Wte - 256*64)
-	// wte.weight starts the bucket; if not, generate again
+	// blocks.params: wte.weight starts the bucket; if not, generate again
 	_ = -uint64(embed_start_Wte - 0)
-	// the bucket ends where wte.weight ends, rounded up to the unit; if not, generate again
+	// blocks.params: bucket shared/wte.weight ends where wte.weight ends, rounded up to the unit; if not, generate again
 	_ = -uint64(embed_shared_Wte_end - (embed_start_Wte+embed_numel_Wte+embed_shared_Wte_unit-1)/embed_shared_Wte_unit*embed_shared_Wte_unit)
-	// a shard is the least multiple of the unit with 1 * shard >= end; if not, generate again
+)
+
+// What a rank owns of each bucket: rank r the elements [r*shard, (r+1)*shard).
+const (
+	embed_f32_shard_world1        int64 = 4096  // elements; ceilDiv(embed_f32_end / embed_f32_unit, world1) * embed_f32_unit; topology.world
+	embed_f32_shard_world2        int64 = 2048  // elements; ceilDiv(embed_f32_end / embed_f32_unit, world2) * embed_f32_unit; topology.world
+	embed_f32_shard_world4        int64 = 1024  // elements; ceilDiv(embed_f32_end / embed_f32_unit, world4) * embed_f32_unit; topology.world
+	h_f32_shard_world1            int64 = 49984 // elements; ceilDiv(h_f32_end / h_f32_unit, world1) * h_f32_unit; topology.world
+	h_f32_shard_world2            int64 = 25024 // elements; ceilDiv(h_f32_end / h_f32_unit, world2) * h_f32_unit; topology.world
+	h_f32_shard_world4            int64 = 12544 // elements; ceilDiv(h_f32_end / h_f32_unit, world4) * h_f32_unit; topology.world
+	head_f32_shard_world1         int64 = 128   // elements; ceilDiv(head_f32_end / head_f32_unit, world1) * head_f32_unit; topology.world
+	head_f32_shard_world2         int64 = 64    // elements; ceilDiv(head_f32_end / head_f32_unit, world2) * head_f32_unit; topology.world
+	head_f32_shard_world4         int64 = 64    // elements; ceilDiv(head_f32_end / head_f32_unit, world4) * head_f32_unit; topology.world
+	embed_shared_Wte_shard_world1 int64 = 16384 // elements; ceilDiv(embed_shared_Wte_end / embed_shared_Wte_unit, world1) * embed_shared_Wte_unit; topology.world
+	embed_shared_Wte_shard_world2 int64 = 8192  // elements; ceilDiv(embed_shared_Wte_end / embed_shared_Wte_unit, world2) * embed_shared_Wte_unit; topology.world
+	embed_shared_Wte_shard_world4 int64 = 4096  // elements; ceilDiv(embed_shared_Wte_end / embed_shared_Wte_unit, world4) * embed_shared_Wte_unit; topology.world
+
+	// topology.world: a shard of embed/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_f32_shard_world1 - (embed_f32_end/embed_f32_unit+world1-1)/world1*embed_f32_unit)
+	// topology.world: a shard of embed/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_f32_shard_world2 - (embed_f32_end/embed_f32_unit+world2-1)/world2*embed_f32_unit)
+	// topology.world: a shard of embed/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(embed_f32_shard_world4 - (embed_f32_end/embed_f32_unit+world4-1)/world4*embed_f32_unit)
+	// topology.world: a shard of h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_f32_shard_world1 - (h_f32_end/h_f32_unit+world1-1)/world1*h_f32_unit)
+	// topology.world: a shard of h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_f32_shard_world2 - (h_f32_end/h_f32_unit+world2-1)/world2*h_f32_unit)
+	// topology.world: a shard of h.{i}/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(h_f32_shard_world4 - (h_f32_end/h_f32_unit+world4-1)/world4*h_f32_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world1 - (head_f32_end/head_f32_unit+world1-1)/world1*head_f32_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world2 - (head_f32_end/head_f32_unit+world2-1)/world2*head_f32_unit)
+	// topology.world: a shard of head/f32 is the least multiple of the unit with world * shard >= end; if not, generate again
+	_ = -uint64(head_f32_shard_world4 - (head_f32_end/head_f32_unit+world4-1)/world4*head_f32_unit)
+	// topology.world: a shard of shared/wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Wte_shard_world1 - (embed_shared_Wte_end/embed_shared_Wte_unit+world1-1)/world1*embed_shared_Wte_unit)
-	// a shard is the least multiple of the unit with 2 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Wte_shard_world2 - (embed_shared_Wte_end/embed_shared_Wte_unit+world2-1)/world2*embed_shared_Wte_unit)
-	// a shard is the least multiple of the unit with 4 * shard >= end; if not, generate again
+	// topology.world: a shard of shared/wte.weight is the least multiple of the unit with world * shard >= end; if not, generate again
 	_ = -uint64(embed_shared_Wte_shard_world4 - (embed_shared_Wte_end/embed_shared_Wte_unit+world4-1)/world4*embed_shared_Wte_unit)
 )
 
-// What the compiler checks of the memory: shard elements times the bytes that a rank
-// keeps for one (parameter + gradient + master + moments), for each bucket of each block.
+// The memory of a rank. What it keeps is shard elements times the bytes for one
+// (parameter, gradient, master, moments), for each bucket of each block.
 const (
-	// a rank of 1 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld1 - (embed_f32_shard_world1*(4+4+0+2*4) +
-		HLen*h_f32_shard_world1*(4+4+0+2*4) +
-		head_f32_shard_world1*(4+4+0+2*4) +
-		embed_shared_Wte_shard_world1*(4+4+0+2*4)))
-	// a rank of 2 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld2 - (embed_f32_shard_world2*(4+4+0+2*4) +
-		HLen*h_f32_shard_world2*(4+4+0+2*4) +
-		head_f32_shard_world2*(4+4+0+2*4) +
-		embed_shared_Wte_shard_world2*(4+4+0+2*4)))
-	// a rank of 4 keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
-	_ = -uint64(restBytesWorld4 - (embed_f32_shard_world4*(4+4+0+2*4) +
-		HLen*h_f32_shard_world4*(4+4+0+2*4) +
-		head_f32_shard_world4*(4+4+0+2*4) +
-		embed_shared_Wte_shard_world4*(4+4+0+2*4)))
+	restBytesWorld1 int64 = 1929216 // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld2 int64 = 965632  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	restBytesWorld4 int64 = 484352  // bytes of a rank between passes: shards, masters, moments, gradient shards
+	peakBytesWorld1 int64 = 2994944 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 1932544 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 1403392 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld1 - (embed_f32_shard_world1*(4+4+4+4) +
+		HLen*h_f32_shard_world1*(4+4+4+4) +
+		head_f32_shard_world1*(4+4+4+4) +
+		embed_shared_Wte_shard_world1*(4+4+4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld2 - (embed_f32_shard_world2*(4+4+4+4) +
+		HLen*h_f32_shard_world2*(4+4+4+4) +
+		head_f32_shard_world2*(4+4+4+4) +
+		embed_shared_Wte_shard_world2*(4+4+4+4)))
+	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
+	_ = -uint64(restBytesWorld4 - (embed_f32_shard_world4*(4+4+4+4) +
+		HLen*h_f32_shard_world4*(4+4+4+4) +
+		head_f32_shard_world4*(4+4+4+4) +
+		embed_shared_Wte_shard_world4*(4+4+4+4)))
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld1 - restBytesWorld1)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld2 - restBytesWorld2)
+	// topology.world: what stays between passes is part of all that is allocated; if not, generate again
+	_ = uint64(peakBytesWorld4 - restBytesWorld4)
 )
 
 // kernels is zz_kernels.fatbin: what nvcc made of the CUDA source, with a record of which source
@@ -338,7 +314,7 @@ var descriptor = shard.Descriptor{
 		GradSlots:  gradientSlots,
 		Reduce:     dtype.Float32,
 		DivideBy:   4,
-		Optimizer:  layout.Optimizer{Masters: true, Moments: 2},
+		Optimizer:  layout.Optimizer{Kind: layout.AdamW, Masters: true},
 		Worlds:     []int64{world1, world2, world4},
 		Kinds: []layout.Kind{
 			{

@@ -8,22 +8,23 @@
 #include <cstdio>
 
 namespace model = shardgen::models::tiny;
+using Rank = model::World<8>;
 
 int main() {
-  model::eachArenaWorld8([](const model::ArenaPlace& a) { std::printf("arena\t%s\t%s\t%lld\n", a.role, a.dtype, a.bytes); });
-  model::eachBucketWorld8([](const model::BucketPlace& b) {
+  Rank::eachArena([](const model::ArenaPlace& a) { std::printf("arena\t%s\t%s\t%lld\n", a.role, a.dtype, a.bytes); });
+  Rank::eachBucket([](const model::BucketPlace& b) {
     std::printf("bucket\t%s\t%lld\t%lld\t%lld\t%lld\t%lld\t%lld\t%lld\t%lld\t%lld\n", b.bucket, b.instance, b.shardElements, b.shard,
                 b.master, b.moment1, b.moment2, b.gradientShard, b.slot, b.gatheredBytes);
   });
-  model::eachGradientWorld8([](const model::GradientPlace& g) {
+  Rank::eachGradient([](const model::GradientPlace& g) {
     std::printf("gradient\t%s\t%lld\t%s\t%lld\t%lld\n", g.block, g.instance, g.bucket, g.offset, g.bytes);
   });
   for (long long slot = 0; slot < model::maxLive; slot++) {
-    std::printf("slot\t%lld\t%lld\t%lld\n", slot, model::slotStartWorld8(slot), model::slotBytesWorld8(slot));
+    std::printf("slot\t%lld\t%lld\t%lld\n", slot, Rank::slotStart(slot), Rank::slotBytes(slot));
   }
   for (long long buffer = 0; buffer < model::gradientSlots; buffer++) {
-    std::printf("gradient buffer\t%lld\t%lld\t%lld\n", buffer, buffer * model::gradientBufferBytesWorld8, model::gradientBufferBytesWorld8);
+    std::printf("gradient buffer\t%lld\t%lld\t%lld\n", buffer, buffer * Rank::gradientBufferBytes, Rank::gradientBufferBytes);
   }
-  std::printf("staging\t%lld\t%lld\n", model::wireFullBytesWorld8, model::wireShardBytesWorld8);
-  std::printf("scratch\t%lld\t%lld\n", model::partialsStart, model::partialsBytesWorld8);
+  std::printf("staging\t%lld\t%lld\n", Rank::wireFullBytes, Rank::wireShardBytes);
+  std::printf("scratch\t%lld\t%lld\n", model::partialsStart, Rank::partialsBytes);
 }

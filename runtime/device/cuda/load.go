@@ -61,9 +61,6 @@ func imageOf(c device.Code) (string, error) {
 	return image, nil
 }
 
-// types is an upper bound of element types, as an index.
-const types = dtype.Bool + 1
-
 // Kernels are a generated package's kernels on a GPU.
 type Kernels struct {
 	device *Device
@@ -71,15 +68,15 @@ type Kernels struct {
 	code   device.Code
 
 	zero, normTotal Function
-	cast            [types][types]Function // from, to
-	accumulate      [types][types][2]Function
+	cast            [dtype.Count][dtype.Count]Function // from, to
+	accumulate      [dtype.Count][dtype.Count][2]Function
 	constant        [9]Function // by bytes of an element
-	normal          [types]Function
-	truncated       [types]Function
-	uniform         [types]Function
-	norm, scale     [types]Function
-	adamw           [types][types]Function // master, parameter
-	sgd             [types][types][2]Function
+	normal          [dtype.Count]Function
+	truncated       [dtype.Count]Function
+	uniform         [dtype.Count]Function
+	norm, scale     [dtype.Count]Function
+	adamw           [dtype.Count][dtype.Count]Function // master, parameter
+	sgd             [dtype.Count][dtype.Count][2]Function
 
 	misused atomic.Pointer[error] // of the first call with a stream that can't be told
 }

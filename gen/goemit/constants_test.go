@@ -72,8 +72,8 @@ func caughtByRule(t *testing.T, files []output.File) bool {
 func TestTheCompilerNamesTheLineOfABrokenRule(t *testing.T) {
 	files := emit(t, odd().plan(t))
 	cases := map[string]struct{ old, new, line string }{
-		"numel": {"h_numel_Mlp int64 = 3333", "h_numel_Mlp int64 = 3332", "_ = -uint64(h_numel_Mlp - 33*101)"},
-		"shard": {"h_bf16_shard_world8 int64 = 512", "h_bf16_shard_world8 int64 = 640", "_ = -uint64(h_bf16_shard_world8 - "},
+		"numel": {"h_numel_Mlp      int64 = 3333", "h_numel_Mlp      int64 = 3332", "_ = -uint64(h_numel_Mlp - 33*101)"},
+		"shard": {"h_bf16_shard_world8           int64 = 512", "h_bf16_shard_world8           int64 = 640", "_ = -uint64(h_bf16_shard_world8 - "},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
