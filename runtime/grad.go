@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/shardgen/shardgen/runtime/comm"
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/layout"
@@ -34,12 +35,20 @@ type gradBuffer struct {
 	state bufferState
 	block *block       // whose gradients it has
 	done  device.Event // behind the last reduction, on the reduce stream
+
+	launch  []comm.Reduction // what is started together
+	buckets []*bucket        // whose gradients those are
 }
 
 func (m *Model) buildGradBuffers() {
-	at := m.place.GradBuffer
+	at, most := m.place.GradBuffer, 0
+	for i := range m.blocks {
+		most = max(most, len(m.blocks[i].grads))
+	}
 	m.gradBuffers = make([]gradBuffer, at.Count)
 	for i := range m.gradBuffers {
+		m.gradBuffers[i].launch = make([]comm.Reduction, 0, most)
+		m.gradBuffers[i].buckets = make([]*bucket, 0, most)
 		m.gradBuffers[i].lease.model = m
 		if at.Bytes > 0 {
 			m.gradBuffers[i].lease.memory = m.arenas[layout.GradBuffers][dtype.Invalid].Slice(int64(i)*at.Bytes, at.Bytes)
@@ -168,10 +177,7 @@ func (m *Model) reduced(g *gradBuffer) error {
 func (g Grads) Reduce() {
 	g.giveBack("reduce", func(m *Model, b *block, buffer *gradBuffer) {
 		m.reductions.Wait(m.compute.Record())
-		for i := range b.grads {
-			own := m.gradBucket(b, &b.grads[i])
-			m.reduce(own, buffer.lease.memory.Slice(b.grads[i].Offset, own.place.GatheredBytes))
-		}
+		m.reduce(b, buffer)
 		buffer.done = m.reductions.Record()
 		m.did(actReduce, uint32(b.position))
 		buffer.state = bufferReducing
@@ -204,27 +210,54 @@ func (g Grads) giveBack(operation string, do func(*Model, *block, *gradBuffer)) 
 	do(g.m, b, buffer)
 }
 
-// reduce puts the reduction of one bucket's gradient on the reduce stream:
-// cast to the wire type, reduce-scatter, divide and accumulate.
-func (m *Model) reduce(b *bucket, full device.Memory) {
-	if full.Bytes() == 0 || b.frozen == len(b.layout.Params) {
-		return
+// reduce puts the reductions of a block's gradients on the reduce stream: cast to
+// the wire type, reduce-scatter, divide and accumulate. They are started together,
+// but for casts: staging has room for one at a time.
+func (m *Model) reduce(b *block, g *gradBuffer) {
+	staged := false
+	for i := range b.grads {
+		own := m.gradBucket(b, &b.grads[i])
+		if own.place.GatheredBytes == 0 || own.frozen == len(own.layout.Params) {
+			continue
+		}
+		cast := own.wire != own.layout.DType
+		if cast && staged {
+			m.scatter(g)
+		}
+		staged = staged || cast
+		full, part := m.reduceSource(own, g.lease.memory.Slice(b.grads[i].Offset, own.place.GatheredBytes))
+		m.did(actReduceScatter, own.index)
+		g.launch = append(g.launch, comm.Reduction{Subject: own.name, Dst: part, Src: full, Type: own.wire})
+		g.buckets = append(g.buckets, own)
 	}
-	n := b.place.ShardElements
-	staging := m.arenas[layout.Staging][dtype.Invalid]
-	if b.wire != b.layout.DType {
-		elements := n * int64(m.comm.Size())
-		cast := staging.Slice(0, elements*b.wire.Bytes())
-		m.kernels.Cast(m.reductions, cast, b.wire, full, b.layout.DType, elements)
-		full = cast
+	m.scatter(g)
+}
+
+// reduceSource returns a bucket's gradient in its wire type, and where this rank's
+// part of the sum goes: the staging arena, or, without a cast, the gradient itself.
+func (m *Model) reduceSource(b *bucket, grad device.Memory) (full, part device.Memory) {
+	shardBytes := b.place.ShardElements * b.wire.Bytes()
+	if b.wire == b.layout.DType {
+		return grad, grad.Slice(int64(m.comm.Rank())*shardBytes, shardBytes)
 	}
-	part := staging.Slice(m.place.WireFull, n*b.wire.Bytes())
-	m.did(actReduceScatter, b.index)
-	m.comm.ReduceScatter(b.name, part, full, b.wire)
-	m.kernels.Accumulate(m.reductions, b.grad, b.gradType, part, b.wire, n, m.divideBy, !b.summed)
-	b.summed = true
-	m.stats.Reductions++
-	m.stats.ReducedBytes += full.Bytes() - part.Bytes()
+	staging, world := m.arenas[layout.Staging][dtype.Invalid], int64(m.comm.Size())
+	full = staging.Slice(0, world*shardBytes)
+	m.kernels.Cast(m.reductions, full, b.wire, grad, b.layout.DType, world*b.place.ShardElements)
+	return full, staging.Slice(m.place.WireFull, shardBytes)
+}
+
+// scatter starts what a gradient buffer has in its launch, and adds the sums to the
+// gradient shards.
+func (m *Model) scatter(g *gradBuffer) {
+	m.comm.ReduceScatters(g.launch)
+	for i, b := range g.buckets {
+		at := &g.launch[i]
+		m.kernels.Accumulate(m.reductions, b.grad, b.gradType, at.Dst, b.wire, b.place.ShardElements, m.divideBy, !b.summed)
+		b.summed = true
+		m.stats.Reductions++
+		m.stats.ReducedBytes += at.Src.Bytes() - at.Dst.Bytes()
+	}
+	g.launch, g.buckets = g.launch[:0], g.buckets[:0]
 }
 
 // giveBack takes a buffer back at the end of a pass, when its reduction is done.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shardgen/shardgen/runtime/comm"
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/layout"
@@ -21,8 +22,9 @@ type Block struct {
 // which buckets are gathered, and out of which they are released.
 type residence struct {
 	state   State
-	done    device.Event // behind the gather, on the gather stream
-	readers device.Event // behind the last reader, on the compute stream
+	done    device.Event  // behind the gather, on the gather stream
+	readers device.Event  // behind the last reader, on the compute stream
+	launch  []comm.Gather // what is started together
 }
 
 // slot is a residence for blocks.
@@ -42,8 +44,16 @@ type sharedParam struct {
 }
 
 func (m *Model) buildSlots() {
+	most := 0
+	for i := range m.blocks {
+		most = max(most, len(m.blocks[i].buckets))
+	}
+	for i := range m.shared {
+		m.shared[i].launch = make([]comm.Gather, 0, 1)
+	}
 	m.slots = make([]slot, m.descriptor.Layout.MaxLive)
 	for i := range m.slots {
+		m.slots[i].launch = make([]comm.Gather, 0, most)
 		m.slots[i].lease.model = m
 		m.slots[i].lease.memory = m.arenas[layout.Slots][dtype.Invalid]
 		m.slots[i].users = make([]uint64, 0, 4)
@@ -103,21 +113,23 @@ func (m *Model) admit(b *block) uint64 {
 	return m.tickets
 }
 
-// begin puts the gathers of buckets into a residence on the gather stream,
-// behind the residence's last reader.
+// begin puts the gathers of buckets into a residence on the gather stream, in one
+// launch, behind the residence's last reader.
 func (m *Model) begin(r *residence, buckets ...*bucket) {
 	if r.readers.Stream != nil {
 		m.gathers.Wait(r.readers)
 	}
+	r.launch = r.launch[:0]
 	for _, b := range buckets {
 		if b.place.GatheredBytes == 0 {
 			continue
 		}
 		m.did(actAllGather, b.index)
-		m.comm.AllGather(b.name, b.gathered, b.shard)
+		r.launch = append(r.launch, comm.Gather{Subject: b.name, Dst: b.gathered, Src: b.shard})
 		m.stats.Gathers++
 		m.stats.GatheredBytes += b.gathered.Bytes() - b.shard.Bytes()
 	}
+	m.comm.AllGathers(r.launch)
 	r.done = m.gathers.Record()
 	r.state = Inflight
 }

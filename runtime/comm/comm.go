@@ -32,6 +32,19 @@ func (o Operation) String() string {
 	return fmt.Sprintf("operation %d", uint8(o))
 }
 
+// Gather are the arguments of an AllGather.
+type Gather struct {
+	Subject  string
+	Dst, Src device.Memory
+}
+
+// Reduction are the arguments of a ReduceScatter.
+type Reduction struct {
+	Subject  string
+	Dst, Src device.Memory
+	Type     dtype.DType
+}
+
 // Communicator is one rank's end of a process group.
 //
 // Collectives are put on one of the group's two streams in the order of the
@@ -56,11 +69,18 @@ type Communicator interface {
 	// AllGather fills dst with every rank's src in rank order: dst has Size times
 	// src's bytes.
 	AllGather(subject string, dst, src device.Memory)
+	// AllGathers is AllGather of each, in this order, started together: on GPUs that
+	// is one launch. Each is a collective of its own, with its sequence and its
+	// errors. All ranks must put the same ones together. None may read what another
+	// one writes. all is not kept.
+	AllGathers(all []Gather)
 	// ReduceScatter sums src over the ranks, in type t, and leaves the part of this
 	// rank in dst: src has Size times dst's bytes. dst may be this rank's part of
 	// src. Package local adds in rank order, bf16 and f16 in f32, which is rounded
 	// once. NCCL chooses the order, and rounds bf16 and f16 after every addition.
 	ReduceScatter(subject string, dst, src device.Memory, t dtype.DType)
+	// ReduceScatters is to ReduceScatter what AllGathers is to AllGather.
+	ReduceScatters(all []Reduction)
 	// AllReduce replaces buf by its sum over the ranks, which is made as that of
 	// ReduceScatter.
 	AllReduce(subject string, buf device.Memory, t dtype.DType)

@@ -46,6 +46,7 @@ var roles = map[string]func(*rank){
 	},
 	"streams":  streams,
 	"split":    halves,
+	"group":    group,
 	"disagree": disagree,
 	"abort":    stuckThenAbort,
 	"die":      func(r *rank) { os.Exit(9) },
@@ -241,8 +242,11 @@ func stuckThenAbort(r *rank) {
 	r.equal("memory of a collective that was dropped", r.content(a, 1), []byte{1})
 }
 
-// seatBytes is kSeatBytes of board.h.
-const seatBytes = 64 << 20
+// These are kSeatBytes and kMostTogether of board.h.
+const (
+	seatBytes    = 64 << 20
+	mostTogether = 16
+)
 
 func most(r *rank) {
 	buffer := r.memory(bytes.Repeat([]byte{byte(5 + r.rank)}, seatBytes))
@@ -262,6 +266,11 @@ func refused(r *rank) {
 	} {
 		r.ok("the status of "+what, status)
 	}
+	r.ok("start", collect.GroupStart())
+	for i := range uint64(mostTogether + 1) {
+		r.ok("reduce", collect.AllReduce(a+i, a+i, 1, 1, 0, r.comm, r.stream))
+	}
+	r.ok("the status of too many", collect.GroupEnd()-4)
 	r.ok("reduce", collect.AllReduce(a, a, 64, 1, 0, r.comm, r.stream)) // it works on
 	r.content(a, 64)
 }

@@ -123,11 +123,26 @@ func (c *Communicator) AllGather(subject string, dst, src device.Memory) {
 	}
 }
 
+// AllGathers implements comm.Communicator: each is counted and recorded as an
+// AllGather.
+func (c *Communicator) AllGathers(all []comm.Gather) {
+	for i := range all {
+		c.AllGather(all[i].Subject, all[i].Dst, all[i].Src)
+	}
+}
+
 // ReduceScatter implements comm.Communicator; with MoveOwn the sum is this
 // rank's part alone.
 func (c *Communicator) ReduceScatter(subject string, dst, src device.Memory, t dtype.DType) {
 	if c.add(Call{Operation: comm.ReduceScatter, Subject: subject, Bytes: dst.Bytes(), DType: t}, c.checkParts(src, dst)) && c.MoveOwn {
 		c.stream.Copy(dst, c.own(src))
+	}
+}
+
+// ReduceScatters implements comm.Communicator, as AllGathers.
+func (c *Communicator) ReduceScatters(all []comm.Reduction) {
+	for i := range all {
+		c.ReduceScatter(all[i].Subject, all[i].Dst, all[i].Src, all[i].Type)
 	}
 }
 

@@ -26,8 +26,9 @@ func TestCallsAreCountedAndKept(t *testing.T) {
 	c.Record = true
 	whole, part := device.HostMemory(make([]byte, 4000)), memory("abcd")
 	c.AllGather("a", whole, part)
-	c.AllGather("b", whole, part)
+	c.AllGathers([]comm.Gather{{Subject: "b", Dst: whole, Src: part}, {Subject: "b2", Dst: whole, Src: part}})
 	c.ReduceScatter("c", part, whole, dtype.Float32)
+	c.ReduceScatters([]comm.Reduction{{Subject: "c2", Dst: part, Src: whole, Type: dtype.Int8}})
 	c.AllReduce("d", part, dtype.Float32)
 	c.Broadcast("e", part, 999)
 	c.Barrier("f")
@@ -36,14 +37,16 @@ func TestCallsAreCountedAndKept(t *testing.T) {
 	}
 	want := []fake.Call{
 		{Operation: comm.AllGather, Subject: "a", Bytes: 4}, {Operation: comm.AllGather, Subject: "b", Bytes: 4},
+		{Operation: comm.AllGather, Subject: "b2", Bytes: 4},
 		{Operation: comm.ReduceScatter, Subject: "c", Bytes: 4, DType: dtype.Float32},
+		{Operation: comm.ReduceScatter, Subject: "c2", Bytes: 4, DType: dtype.Int8},
 		{Operation: comm.AllReduce, Subject: "d", Bytes: 4, DType: dtype.Float32},
 		{Operation: comm.Broadcast, Subject: "e", Bytes: 4, Root: 999}, {Operation: comm.Barrier, Subject: "f"},
 	}
 	if !slices.Equal(c.Calls(), want) {
 		t.Errorf("the calls were %v, expected %v", c.Calls(), want)
 	}
-	if got := c.Count(comm.AllGather); got != (fake.Count{Calls: 2, Bytes: 8}) {
+	if got := c.Count(comm.AllGather); got != (fake.Count{Calls: 3, Bytes: 12}) {
 		t.Errorf("the gathers counted %v", got)
 	}
 	if c.Reset(); len(c.Calls()) != 0 || c.Count(comm.Barrier) != (fake.Count{}) {

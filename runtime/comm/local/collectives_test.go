@@ -70,6 +70,26 @@ func TestGatherInPlaceKeepsTheOwnPart(t *testing.T) {
 	}
 }
 
+func TestALaunchIsItsCollectivesInOrder(t *testing.T) {
+	g := newGroup(t, 2, soon)
+	errs := onEach(g, func(r int, c comm.Communicator) {
+		one, two, sum := dirty(t, 8), dirty(t, 16), dirty(t, 8)
+		own := func(n int) device.Memory { return device.HostMemory(bytes.Repeat([]byte{byte('a' + r)}, n)) }
+		c.AllGathers([]comm.Gather{{Subject: "one", Dst: one, Src: own(4)}, {Subject: "two", Dst: two, Src: own(8)}})
+		c.ReduceScatters([]comm.Reduction{{Subject: "sum", Dst: sum, Src: own(16), Type: dtype.Uint8}})
+		c.ReduceScatters([]comm.Reduction{{Subject: "good", Dst: sum, Src: own(16), Type: dtype.Uint8}, {Subject: "bad", Dst: sum, Src: own(15), Type: dtype.Uint8}})
+		err := c.Synchronize(context.Background(), c.GatherStream().Record())
+		if string(one.Host()) != "aaaabbbb" || string(two.Host()) != "aaaaaaaabbbbbbbb" || sum.Host()[7] != 'a'+'b' {
+			t.Errorf("rank %d has %q, %q and %d, %v", r, one.Host(), two.Host(), sum.Host(), err)
+		}
+	})
+	for r, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), "reduce-scatter of bad (sequence 5)") {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
 // 7 elements on 3 ranks, padded to 9; rank k contributes i*(k+1) at element i.
 func TestReduceScatterSumsShardsOfSevenElementsOnThreeRanks(t *testing.T) {
 	g := newGroup(t, 3, soon)

@@ -67,6 +67,14 @@ func (c *Communicator) AllGather(subject string, dst, src device.Memory) {
 	c.stream.Do(t)
 }
 
+// AllGathers implements comm.Communicator: one after another, since a collective
+// here costs no launch.
+func (c *Communicator) AllGathers(all []comm.Gather) {
+	for i := range all {
+		c.AllGather(all[i].Subject, all[i].Dst, all[i].Src)
+	}
+}
+
 // ReduceScatter implements comm.Communicator. dst may be the rank's own part of
 // src. The element types are all but bool and the f8 formats.
 func (c *Communicator) ReduceScatter(subject string, dst, src device.Memory, t dtype.DType) {
@@ -76,6 +84,13 @@ func (c *Communicator) ReduceScatter(subject string, dst, src device.Memory, t d
 		task.fault = checkSum(t, dst, src)
 	}
 	c.stream.Do(task)
+}
+
+// ReduceScatters implements comm.Communicator, as AllGathers.
+func (c *Communicator) ReduceScatters(all []comm.Reduction) {
+	for i := range all {
+		c.ReduceScatter(all[i].Subject, all[i].Dst, all[i].Src, all[i].Type)
+	}
 }
 
 // AllReduce implements comm.Communicator, for the element types of

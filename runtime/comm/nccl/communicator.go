@@ -55,7 +55,7 @@ type Communicator struct {
 
 	call   sync.Mutex     // held while NCCL is called with handle
 	handle atomic.Uintptr // ncclComm_t; 0 before it is made and after it is aborted
-	frame  [8]uintptr     // arguments of the collective that is being asked for
+	launch []request      // what is being asked for, to be started together
 	query  [2]uintptr     // arguments of the question for an asynchronous error
 	state  int32          // and its answer
 
@@ -142,27 +142,63 @@ func (c *Communicator) ReduceStream() device.Stream { return c.reduce }
 // AllGather implements comm.Communicator: bytes go straight from src to dst. src
 // may be the rank's own part of dst.
 func (c *Communicator) AllGather(subject string, dst, src device.Memory) {
-	c.frame = [8]uintptr{uintptr(src.Addr()), uintptr(dst.Addr()), uintptr(src.Bytes()), typeUint8, 0, c.gather.Handle()}
-	c.start(flight{op: comm.AllGather, subject: subject, bytes: src.Bytes(), stream: c.gather}, c.checkParts(dst, src), ncclAllGather, 4, src.Bytes() == 0)
+	c.addGather(subject, dst, src)
+	c.start()
+}
+
+// AllGathers implements comm.Communicator: one group of NCCL's, which makes one
+// kernel of it.
+func (c *Communicator) AllGathers(all []comm.Gather) {
+	for len(all) > 0 {
+		n := min(len(all), maxLaunch)
+		for i := range all[:n] {
+			c.addGather(all[i].Subject, all[i].Dst, all[i].Src)
+		}
+		c.start()
+		all = all[n:]
+	}
+}
+
+func (c *Communicator) addGather(subject string, dst, src device.Memory) {
+	c.add(flight{op: comm.AllGather, subject: subject, bytes: src.Bytes(), stream: c.gather}, c.checkParts(dst, src), ncclAllGather, 4, src.Bytes() == 0,
+		[8]uintptr{uintptr(src.Addr()), uintptr(dst.Addr()), uintptr(src.Bytes()), typeUint8, 0, c.gather.Handle()})
 }
 
 // ReduceScatter implements comm.Communicator, but for the order of the sum. dst
 // may be the rank's own part of src. The element types are all but bool, the f8
 // formats, i16 and u16.
 func (c *Communicator) ReduceScatter(subject string, dst, src device.Memory, t dtype.DType) {
+	c.addScatter(subject, dst, src, t)
+	c.start()
+}
+
+// ReduceScatters implements comm.Communicator, as AllGathers.
+func (c *Communicator) ReduceScatters(all []comm.Reduction) {
+	for len(all) > 0 {
+		n := min(len(all), maxLaunch)
+		for i := range all[:n] {
+			c.addScatter(all[i].Subject, all[i].Dst, all[i].Src, all[i].Type)
+		}
+		c.start()
+		all = all[n:]
+	}
+}
+
+func (c *Communicator) addScatter(subject string, dst, src device.Memory, t dtype.DType) {
 	fault := c.checkParts(src, dst)
 	if fault == nil {
 		fault = checkSum(t, dst, src)
 	}
-	c.frame = [8]uintptr{uintptr(src.Addr()), uintptr(dst.Addr()), elements(dst, t), dataType(t), sum, 0, c.reduce.Handle()}
-	c.start(flight{op: comm.ReduceScatter, subject: subject, bytes: dst.Bytes(), stream: c.reduce}, fault, ncclReduceScatter, 5, dst.Bytes() == 0)
+	c.add(flight{op: comm.ReduceScatter, subject: subject, bytes: dst.Bytes(), stream: c.reduce}, fault, ncclReduceScatter, 5, dst.Bytes() == 0,
+		[8]uintptr{uintptr(src.Addr()), uintptr(dst.Addr()), elements(dst, t), dataType(t), sum, 0, c.reduce.Handle()})
 }
 
 // AllReduce implements comm.Communicator, but for the order of the sum, for the
 // element types of [Communicator.ReduceScatter].
 func (c *Communicator) AllReduce(subject string, buf device.Memory, t dtype.DType) {
-	c.frame = [8]uintptr{uintptr(buf.Addr()), uintptr(buf.Addr()), elements(buf, t), dataType(t), sum, 0, c.reduce.Handle()}
-	c.start(flight{op: comm.AllReduce, subject: subject, bytes: buf.Bytes(), stream: c.reduce}, checkSum(t, buf, buf), ncclAllReduce, 5, buf.Bytes() == 0)
+	c.add(flight{op: comm.AllReduce, subject: subject, bytes: buf.Bytes(), stream: c.reduce}, checkSum(t, buf, buf), ncclAllReduce, 5, buf.Bytes() == 0,
+		[8]uintptr{uintptr(buf.Addr()), uintptr(buf.Addr()), elements(buf, t), dataType(t), sum, 0, c.reduce.Handle()})
+	c.start()
 }
 
 // Broadcast implements comm.Communicator.
@@ -171,14 +207,16 @@ func (c *Communicator) Broadcast(subject string, buf device.Memory, root int) {
 	if root < 0 || root >= c.size {
 		fault = fmt.Errorf("the root is rank %d, the group has ranks 0 to %d", root, c.size-1)
 	}
-	c.frame = [8]uintptr{uintptr(buf.Addr()), uintptr(buf.Addr()), uintptr(buf.Bytes()), typeUint8, uintptr(root), 0, c.gather.Handle()}
-	c.start(flight{op: comm.Broadcast, subject: subject, bytes: buf.Bytes(), root: root, stream: c.gather}, fault, ncclBroadcast, 5, buf.Bytes() == 0)
+	c.add(flight{op: comm.Broadcast, subject: subject, bytes: buf.Bytes(), root: root, stream: c.gather}, fault, ncclBroadcast, 5, buf.Bytes() == 0,
+		[8]uintptr{uintptr(buf.Addr()), uintptr(buf.Addr()), uintptr(buf.Bytes()), typeUint8, uintptr(root), 0, c.gather.Handle()})
+	c.start()
 }
 
 // Barrier implements comm.Communicator: all ranks add up one element.
 func (c *Communicator) Barrier(subject string) {
-	c.frame = [8]uintptr{uintptr(c.one.Addr()), uintptr(c.one.Addr()), 1, typeUint8, sum, 0, c.gather.Handle()}
-	c.start(flight{op: comm.Barrier, subject: subject, stream: c.gather}, nil, ncclAllReduce, 5, false)
+	c.add(flight{op: comm.Barrier, subject: subject, stream: c.gather}, nil, ncclAllReduce, 5, false,
+		[8]uintptr{uintptr(c.one.Addr()), uintptr(c.one.Addr()), 1, typeUint8, sum, 0, c.gather.Handle()})
+	c.start()
 }
 
 // Synchronize implements comm.Communicator.
@@ -210,8 +248,8 @@ func (c *Communicator) named(err error) error {
 	if errors.As(err, &known) {
 		return err
 	}
-	if f, seq, _, ok := c.flights.first(); ok {
-		return f.failure(c.rank, seq, err)
+	if f, _, ok := c.flights.first(); ok {
+		return f.failure(c.rank, err)
 	}
 	return err
 }
@@ -239,57 +277,6 @@ func (c *Communicator) Abort(cause error) {
 func (c *Communicator) Err() error {
 	if f := c.failed.Load(); f != nil {
 		return f.cause
-	}
-	return nil
-}
-
-// start puts a collective on its stream. Its arguments are in frame, but for the
-// communicator, which goes into place at. A collective of no bytes counts, but
-// NCCL isn't asked.
-func (c *Communicator) start(f flight, fault error, call function, at int, empty bool) {
-	seq, err := c.flights.begin(c, f)
-	switch {
-	case err != nil:
-	case c.closed.Load():
-		err = errors.New("after Close")
-	case c.Err() != nil:
-		err = c.Err()
-	case fault != nil:
-		err = fault
-	case f.stream.Err() != nil:
-		err = f.stream.Err() // the peers would wait for nothing
-	case !empty:
-		err = c.submit(call, at)
-	}
-	if err == nil {
-		c.flights.recorded(seq, f.stream.Record())
-		// The watchdog fails the streams if it finds the collective in flight: this
-		// one was, before failed was set, or sees it here.
-		err = c.Err()
-	}
-	if err != nil {
-		err = f.failure(c.rank, seq, err)
-		c.stop(err, true)
-		f.stream.Fail(err)
-	}
-}
-
-// submit calls NCCL with the arguments in frame.
-func (c *Communicator) submit(call function, at int) error {
-	c.call.Lock()
-	defer c.call.Unlock()
-	handle := c.handle.Load()
-	if handle == 0 {
-		return c.Err()
-	}
-	if err := c.device.Enter(); err != nil {
-		return err
-	}
-	c.frame[at] = handle
-	code := c.library.status(call, c.frame[:call.arguments()]...)
-	c.device.Leave()
-	if code != success {
-		return c.library.check(call, code)
 	}
 	return nil
 }

@@ -37,6 +37,8 @@ const comparedRequests = 16
 // flight is a collective that was asked for. It stays in the ring when it is done.
 type flight struct {
 	seq      uint64
+	first    uint64 // of those that are started together with it
+	last     uint64
 	op       comm.Operation
 	subject  string
 	bytes    int64 // the same on all ranks
@@ -48,21 +50,27 @@ type flight struct {
 }
 
 // failure returns the error of this rank's collective for what happened to the
-// group.
-func (f *flight) failure(rank int, seq uint64, cause error) error {
-	seq = sequenceOf(seq)
-	e := &comm.Error{Operation: f.op, Sequence: seq, Subject: f.subject, Rank: rank}
+// group. What is started together ends together: where one of them is named
+// already, that is it.
+func (f *flight) failure(rank int, cause error) error {
+	e := &comm.Error{Operation: f.op, Sequence: sequenceOf(f.seq), Subject: f.subject, Rank: rank}
 	var own *comm.Error
 	var peer *rendezvous.PeerError
 	switch {
-	case errors.As(cause, &own) && own.Sequence == seq && own.Rank == rank:
+	case errors.As(cause, &own) && f.together(own.Sequence) && own.Rank == rank:
 		return own
-	case errors.As(cause, &peer) && peer.Sequence == seq && len(peer.Missing) > 0 && !slices.Contains(peer.Missing, rank):
+	case errors.As(cause, &peer) && f.together(peer.Sequence) && len(peer.Missing) > 0 && !slices.Contains(peer.Missing, rank):
 		e.Missing = peer.Missing // another rank's deadline was a moment earlier
 		return e
 	}
 	e.Cause = cause
 	return e
+}
+
+// together says whether the caller's collective of that number was started with
+// this one.
+func (f *flight) together(sequence uint64) bool {
+	return sequenceOf(f.first) <= sequence && sequence <= sequenceOf(f.last)
 }
 
 // flights are a communicator's latest collectives, in a ring by their number,
@@ -77,19 +85,22 @@ type flights struct {
 	peer    int       // and that peer
 }
 
-// begin counts a collective and waits until the ring has room for it. It is in
-// flight from then on, also while NCCL is being called. The error is why the
-// communicator was aborted meanwhile.
-func (r *flights) begin(c *Communicator, f flight) (seq uint64, err error) {
-	f.since = time.Now()
+// begin counts the collectives of a launch and waits until the ring has room for
+// them. They are in flight from then on, also while NCCL is being called. The error
+// is why the communicator was aborted meanwhile.
+func (r *flights) begin(c *Communicator, launch []request) error {
+	now := time.Now()
 	r.mu.Lock()
-	r.issued++
-	seq = r.issued
-	f.seq = seq
-	for looked := false; seq-r.done > ringLength; looked = true {
+	first, last := r.issued+1, r.issued+uint64(len(launch))
+	r.issued = last
+	for i := range launch {
+		f := &launch[i].flight
+		f.seq, f.first, f.last, f.since = first+uint64(i), first, last, now
+	}
+	for looked := false; last-r.done > ringLength; looked = true {
 		r.mu.Unlock()
-		if err = c.Err(); err != nil {
-			return seq, err
+		if err := c.Err(); err != nil {
+			return err
 		}
 		if looked {
 			time.Sleep(roomPause)
@@ -97,17 +108,21 @@ func (r *flights) begin(c *Communicator, f flight) (seq uint64, err error) {
 		_ = r.advance() // the watchdog acts on the error
 		r.mu.Lock()
 	}
-	r.ring[seq%ringLength] = f
+	for i := range launch {
+		r.ring[launch[i].seq%ringLength] = launch[i].flight
+	}
 	r.mu.Unlock()
-	return seq, nil
+	return nil
 }
 
-// recorded says that an event is behind a collective.
-func (r *flights) recorded(seq uint64, e device.Event) {
+// recorded says that an event is behind the collectives of a launch.
+func (r *flights) recorded(launch []request, e device.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f := &r.ring[seq%ringLength]
-	f.event, f.recorded = e, true
+	for i := range launch {
+		f := &r.ring[launch[i].seq%ringLength]
+		f.event, f.recorded = e, true
+	}
 }
 
 // advance looks which collectives are done. The error is that of a stream.
@@ -130,20 +145,21 @@ func (r *flights) advance() error {
 }
 
 // first returns the oldest collective in flight and how long it could have run.
-func (r *flights) first() (f flight, seq uint64, age time.Duration, ok bool) {
+func (r *flights) first() (f flight, age time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.done == r.issued {
-		return flight{}, 0, 0, false
+		return flight{}, 0, false
 	}
-	if f = r.ring[(r.done+1)%ringLength]; f.seq != r.done+1 {
-		f = flight{} // it waits for room
+	seq := r.done + 1
+	if f = r.ring[seq%ringLength]; f.seq != seq {
+		f = flight{seq: seq, first: seq, last: seq} // it waits for room
 	}
 	since := f.since
 	if r.oldest.After(since) {
 		since = r.oldest
 	}
-	return f, r.done + 1, time.Since(since), true
+	return f, time.Since(since), true
 }
 
 // progress returns how far this rank is known to be, with its latest requests up
@@ -155,7 +171,7 @@ func (r *flights) progress(rank int, until uint64) rendezvous.Progress {
 	until = min(until, r.issued)
 	for seq := until - min(until, comparedRequests) + 1; seq <= until; seq++ {
 		if f := &r.ring[seq%ringLength]; f.seq == seq {
-			p.Requests = append(p.Requests, rendezvous.Request{Sequence: seq, Operation: f.op, Subject: f.subject, Bytes: f.bytes, Root: f.root})
+			p.Requests = append(p.Requests, rendezvous.Request{Sequence: seq, Operation: f.op, Subject: f.subject, Bytes: f.bytes, Root: f.root, Together: int(f.last - f.first + 1)})
 		}
 	}
 	return p

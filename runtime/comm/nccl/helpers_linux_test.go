@@ -17,11 +17,15 @@ import (
 	"github.com/shardgen/shardgen/runtime/comm/rendezvous"
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/device/cuda"
+	"github.com/shardgen/shardgen/runtime/dtype"
 )
 
 // long is a deadline that no test reaches: what fails before it fails by other
 // means.
 const long = time.Hour
+
+// patience is how long a test waits for what comes at once.
+const patience = 20 * time.Second
 
 // built is the double, which a process has once.
 var built struct {
@@ -145,9 +149,42 @@ func meeting(n int) func() {
 
 // finished waits for a stream, within the patience of tests.
 func finished(c comm.Communicator, s device.Stream) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), 20*time.Second, errors.New("a test's patience"))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("a test's patience"))
 	defer cancel()
 	return c.Synchronize(ctx, s.Record())
+}
+
+// overdue waits until ranks have asked for a collective, which is counted from 1, and
+// those before it are done on them, and then makes all that they have in flight
+// older than their timeout: a deadline is over as soon as the test wants it, and not
+// before.
+func (w *world) overdue(sequence uint64, ranks ...int) {
+	for _, r := range ranks {
+		f := &w.ranks[r].flights
+		for end := time.Now().Add(patience); !f.reached(warmUps+sequence) && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for _, r := range ranks {
+		w.ranks[r].flights.age(2 * w.ranks[r].timeout)
+	}
+}
+
+// reached says whether a collective is the oldest in flight.
+func (r *flights) reached(seq uint64) bool {
+	_ = r.advance()
+	f, _, ok := r.first()
+	return ok && f.seq == seq
+}
+
+// age makes what is in flight older.
+func (r *flights) age(by time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.oldest = r.oldest.Add(-by)
+	for i := range r.ring {
+		r.ring[i].since = r.ring[i].since.Add(-by)
+	}
 }
 
 // close closes all ranks at the same time.
@@ -250,4 +287,32 @@ func eachSize(t *testing.T, f func(t *testing.T, w *world)) {
 			}
 		})
 	}
+}
+
+func wantRankError(t *testing.T, err error, r int, words ...string) {
+	t.Helper()
+	var e *comm.Error
+	if !errors.As(err, &e) || e.Rank != r {
+		t.Errorf("rank %d: %v, expected a comm.Error of its own", r, err)
+		return
+	}
+	wantWords(t, err, words...)
+}
+
+var collectives = map[string]func(*testing.T, *world, *Communicator){
+	"all-gather": func(t *testing.T, w *world, c *Communicator) {
+		m := memory(t, w.devices[c.rank], make([]byte, 4*c.size))
+		c.AllGather("h.3/bf16", m, m.Slice(int64(4*c.rank), 4))
+	},
+	"reduce-scatter": func(t *testing.T, w *world, c *Communicator) {
+		m := memory(t, w.devices[c.rank], make([]byte, 4*c.size))
+		c.ReduceScatter("h.3/bf16", m.Slice(int64(4*c.rank), 4), m, dtype.Float32)
+	},
+	"all-reduce": func(t *testing.T, w *world, c *Communicator) {
+		c.AllReduce("h.3/bf16", memory(t, w.devices[c.rank], make([]byte, 12)), dtype.Float32)
+	},
+	"broadcast": func(t *testing.T, w *world, c *Communicator) {
+		c.Broadcast("h.3/bf16", memory(t, w.devices[c.rank], make([]byte, 4)), 1)
+	},
+	"barrier": func(_ *testing.T, _ *world, c *Communicator) { c.Barrier("h.3/bf16") },
 }

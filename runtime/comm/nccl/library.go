@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"unsafe"
 
 	"github.com/shardgen/shardgen/runtime/internal/dynlib"
@@ -37,41 +36,38 @@ const (
 	ncclReduceScatter
 	ncclAllReduce
 	ncclBroadcast
+	ncclGroupStart
+	ncclGroupEnd
 )
-
-// prototype is a function's symbol, result and parameters in C.
-type prototype struct{ symbol, result, parameters string }
 
 // prototypes are compared with the real nccl.h, and with the calls of this
 // package, by tests.
-var prototypes = [...]prototype{
-	ncclGetVersion:        {"ncclGetVersion", "ncclResult_t", "int *version"},
-	ncclGetUniqueID:       {"ncclGetUniqueId", "ncclResult_t", "ncclUniqueId *id"},
-	ncclGetErrorString:    {"ncclGetErrorString", "const char *", "ncclResult_t result"},
-	ncclGetLastError:      {"ncclGetLastError", "const char *", "ncclComm_t comm"},
-	ncclCommInitRank:      {"ncclCommInitRank", "ncclResult_t", "ncclComm_t *comm, int ranks, ncclUniqueId id, int rank"},
-	ncclCommSplit:         {"ncclCommSplit", "ncclResult_t", "ncclComm_t comm, int color, int key, ncclComm_t *child, ncclConfig_t *config"},
-	ncclCommFinalize:      {"ncclCommFinalize", "ncclResult_t", "ncclComm_t comm"},
-	ncclCommDestroy:       {"ncclCommDestroy", "ncclResult_t", "ncclComm_t comm"},
-	ncclCommAbort:         {"ncclCommAbort", "ncclResult_t", "ncclComm_t comm"},
-	ncclCommGetAsyncError: {"ncclCommGetAsyncError", "ncclResult_t", "ncclComm_t comm, ncclResult_t *error"},
-	ncclCommCount:         {"ncclCommCount", "ncclResult_t", "const ncclComm_t comm, int *count"},
-	ncclCommUserRank:      {"ncclCommUserRank", "ncclResult_t", "const ncclComm_t comm, int *rank"},
-	ncclAllGather: {"ncclAllGather", "ncclResult_t",
-		"const void *src, void *dst, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream"},
-	ncclReduceScatter: {"ncclReduceScatter", "ncclResult_t",
-		"const void *src, void *dst, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream"},
-	ncclAllReduce: {"ncclAllReduce", "ncclResult_t",
-		"const void *src, void *dst, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream"},
-	ncclBroadcast: {"ncclBroadcast", "ncclResult_t",
-		"const void *src, void *dst, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream"},
+var prototypes = [...]dynlib.Prototype{
+	ncclGetVersion:        "ncclResult_t ncclGetVersion(int *version)",
+	ncclGetUniqueID:       "ncclResult_t ncclGetUniqueId(ncclUniqueId *id)",
+	ncclGetErrorString:    "const char *ncclGetErrorString(ncclResult_t result)",
+	ncclGetLastError:      "const char *ncclGetLastError(ncclComm_t comm)",
+	ncclCommInitRank:      "ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank)",
+	ncclCommSplit:         "ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *child, ncclConfig_t *config)",
+	ncclCommFinalize:      "ncclResult_t ncclCommFinalize(ncclComm_t comm)",
+	ncclCommDestroy:       "ncclResult_t ncclCommDestroy(ncclComm_t comm)",
+	ncclCommAbort:         "ncclResult_t ncclCommAbort(ncclComm_t comm)",
+	ncclCommGetAsyncError: "ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)",
+	ncclCommCount:         "ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)",
+	ncclCommUserRank:      "ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)",
+	ncclAllGather:         "ncclResult_t ncclAllGather(const void *src, void *dst, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)",
+	ncclReduceScatter:     "ncclResult_t ncclReduceScatter(const void *src, void *dst, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)",
+	ncclAllReduce:         "ncclResult_t ncclAllReduce(const void *src, void *dst, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)",
+	ncclBroadcast:         "ncclResult_t ncclBroadcast(const void *src, void *dst, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream)",
+	ncclGroupStart:        "ncclResult_t ncclGroupStart()",
+	ncclGroupEnd:          "ncclResult_t ncclGroupEnd()",
 }
 
 // arguments returns how many a function takes.
-func (f function) arguments() int { return strings.Count(prototypes[f].parameters, ",") + 1 }
+func (f function) arguments() int { return prototypes[f].Arguments() }
 
 // String returns the symbol.
-func (f function) String() string { return prototypes[f].symbol }
+func (f function) String() string { return prototypes[f].Symbol() }
 
 // Values of nccl.h's enumerations.
 const (
@@ -118,17 +114,10 @@ func (e *Error) Error() string {
 
 // library has the addresses of the functions.
 type library struct {
-	path     string
-	version  int32 // as ncclGetVersion gives it: 22707 for 2.27.7
-	address  [len(prototypes)]uintptr
-	initRank func(comm *uintptr, ranks int32, id byValue, rank int32) int32
+	version   int32 // as ncclGetVersion gives it: 22707 for 2.27.7
+	functions []uintptr
+	initRank  func(comm *uintptr, ranks int32, id byValue, rank int32) int32 // ncclCommInitRank
 }
-
-// loaded are the libraries of this process by their path.
-var loaded = struct {
-	sync.Mutex
-	libraries map[string]*library
-}{libraries: map[string]*library{}}
 
 // load opens NCCL.
 func load() (*library, error) {
@@ -143,35 +132,19 @@ func load() (*library, error) {
 	if err != nil {
 		return nil, err
 	}
-	loaded.Lock()
-	defer loaded.Unlock()
-	if l := loaded.libraries[h.Path()]; l != nil {
-		return l, nil
-	}
-	l, err := newLibrary(h)
-	if err == nil {
-		loaded.libraries[h.Path()] = l
-	}
-	return l, err
-}
-
-func newLibrary(h *dynlib.Handle) (*library, error) {
-	l := &library{path: h.Path()}
-	var err error
-	for f := range prototypes {
-		if l.address[f], err = h.Symbol(prototypes[f].symbol); err != nil {
-			return nil, fmt.Errorf("%w; NCCL %s or newer has it", err, versionText(minVersion))
-		}
+	l := &library{}
+	if l.functions, err = h.Functions(prototypes[:]); err != nil {
+		return nil, fmt.Errorf("%w; NCCL %s or newer has it", err, versionText(minVersion))
 	}
 	if err := l.call(ncclGetVersion, uintptr(unsafe.Pointer(&l.version))); err != nil {
 		return nil, err
 	}
 	if l.version < minVersion {
 		return nil, fmt.Errorf("NCCL at %s is version %s, expected %s or newer; set %s to the path of a newer libnccl.so.2",
-			l.path, versionText(int(l.version)), versionText(minVersion), libraryVariable)
+			h.Path(), versionText(int(l.version)), versionText(minVersion), libraryVariable)
 	}
-	l.initRank, err = bindInitRank(l.address[ncclCommInitRank])
-	return l, err
+	dynlib.Bind(&l.initRank, l.functions[ncclCommInitRank])
+	return l, nil
 }
 
 // versionText writes a version of NCCL as people do.
@@ -219,8 +192,11 @@ func (l *library) call(f function, arguments ...uintptr) error {
 //
 //go:uintptrescapes
 func (l *library) status(f function, arguments ...uintptr) int32 {
-	return int32(uint32(dynlib.Call(l.address[f], arguments...))) // an ncclResult_t has 32 bits
+	return int32(uint32(dynlib.Call(l.functions[f], arguments...))) // an ncclResult_t has 32 bits
 }
+
+// plain is status of a function without arguments, which the table does not count.
+func (l *library) plain(f function) int32 { return l.status(f) }
 
 // check turns a status into an error.
 func (l *library) check(f function, code int32) error {
@@ -229,24 +205,9 @@ func (l *library) check(f function, code int32) error {
 	}
 	return &Error{
 		Operation: f.String(), Code: code,
-		Text:   cString(dynlib.Call(l.address[ncclGetErrorString], uintptr(code))),
-		Detail: strings.TrimSpace(cString(dynlib.Call(l.address[ncclGetLastError], 0))),
+		Text:   dynlib.Text(dynlib.Call(l.functions[ncclGetErrorString], uintptr(code))),
+		Detail: strings.TrimSpace(dynlib.Text(dynlib.Call(l.functions[ncclGetLastError], 0))),
 	}
-}
-
-// cString copies a string of C, of at most a page.
-func cString(address uintptr) string {
-	const limit = 4096
-	// Not an address of Go's: a copy of it is read as a pointer.
-	first := *(**byte)(unsafe.Pointer(&address))
-	if first == nil {
-		return ""
-	}
-	n := 0
-	for n < limit && *(*byte)(unsafe.Add(unsafe.Pointer(first), n)) != 0 {
-		n++
-	}
-	return string(unsafe.Slice(first, n))
 }
 
 var errNoDevice = errors.New("nccl: no device; open one with cuda.Open")

@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +12,7 @@ import (
 
 	"github.com/shardgen/shardgen/cudasrc/emu"
 	"github.com/shardgen/shardgen/runtime/internal/dynlib"
+	"github.com/shardgen/shardgen/runtime/internal/dynlib/dynlibtest"
 )
 
 const (
@@ -36,103 +34,42 @@ func need(t *testing.T, program string, files ...string) {
 	}
 }
 
-// headerCheck assigns every function to a pointer with the prototype of the table.
-func headerCheck(table []prototype) string {
-	b := strings.Builder{}
-	b.WriteString("#include <nccl.h>\n")
-	for _, p := range table {
-		fmt.Fprintf(&b, "%s (*const p_%s)(%s) = %s;\n", p.result, p.symbol, p.parameters, p.symbol)
-	}
-	for _, c := range []struct {
-		name  string
-		value int
-	}{
-		{"ncclSuccess", success}, {"ncclInProgress", inProgress}, {"ncclSum", sum},
-		{"ncclInt8", typeInt8}, {"ncclUint8", typeUint8}, {"ncclInt32", typeInt32}, {"ncclUint32", typeUint32},
-		{"ncclInt64", typeInt64}, {"ncclUint64", typeUint64}, {"ncclFloat16", typeFloat16}, {"ncclFloat32", typeFloat32},
-		{"ncclFloat64", typeFloat64}, {"ncclBfloat16", typeBFloat16},
-		{"NCCL_UNIQUE_ID_BYTES", IDBytes}, {"sizeof(ncclUniqueId)", IDBytes}, {"sizeof(ncclResult_t)", 4}, {"sizeof(ncclDataType_t)", 4},
-	} {
-		fmt.Fprintf(&b, "static_assert(static_cast<int>(%s) == %d, \"%s\");\n", c.name, c.value, c.name)
-	}
-	return b.String()
-}
-
-func compileOnly(t *testing.T, source string) (output string, err error) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "check.cc")
-	if err := os.WriteFile(path, []byte(source), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command("g++", "-std=c++17", "-fsyntax-only", "-isystem", ncclInclude, "-isystem", cudaInclude, path).CombinedOutput()
-	return string(out), err
+// constants are those of nccl.h that the package has by other names.
+var constants = map[string]int{
+	"ncclSuccess":            success,
+	"ncclInProgress":         inProgress,
+	"ncclSum":                sum,
+	"ncclInt8":               typeInt8,
+	"ncclUint8":              typeUint8,
+	"ncclInt32":              typeInt32,
+	"ncclUint32":             typeUint32,
+	"ncclInt64":              typeInt64,
+	"ncclUint64":             typeUint64,
+	"ncclFloat16":            typeFloat16,
+	"ncclFloat32":            typeFloat32,
+	"ncclFloat64":            typeFloat64,
+	"ncclBfloat16":           typeBFloat16,
+	"NCCL_UNIQUE_ID_BYTES":   IDBytes,
+	"sizeof(ncclUniqueId)":   IDBytes,
+	"sizeof(ncclResult_t)":   4,
+	"sizeof(ncclDataType_t)": 4,
 }
 
 func TestPrototypesAndConstantsAreThoseOfTheHeader(t *testing.T) {
 	need(t, "g++", ncclInclude+"/nccl.h", cudaInclude+"/cuda_runtime.h")
-	if out, err := compileOnly(t, headerCheck(prototypes[:])); err != nil {
+	if out, err := dynlibtest.Compile(t, dynlibtest.Header("nccl.h", prototypes[:], constants), ncclInclude, cudaInclude); err != nil {
 		t.Errorf("%v\n%.4000s", err, out)
 	}
 	wrong := prototypes
-	wrong[ncclAllGather].parameters = strings.Replace(wrong[ncclAllGather].parameters, "size_t count", "int count", 1)
-	if out, err := compileOnly(t, headerCheck(wrong[:])); err == nil || !strings.Contains(out, "ncclAllGather") {
+	wrong[ncclAllGather] = dynlib.Prototype(strings.Replace(string(wrong[ncclAllGather]), "size_t count", "int count", 1))
+	if out, err := dynlibtest.Compile(t, dynlibtest.Header("nccl.h", wrong[:], nil), ncclInclude, cudaInclude); err == nil || !strings.Contains(out, "ncclAllGather") {
 		t.Errorf("a wrong prototype compiles: %v\n%s", err, out)
 	}
 }
 
-// TestCallsHaveTheArgumentsOfThePrototypes looks at the calls that list their
-// arguments; the collectives take theirs from a frame, by the prototype's number.
+// The collectives take their arguments from a frame, by the prototype's number.
 func TestCallsHaveTheArgumentsOfThePrototypes(t *testing.T) {
-	byName := map[string]function{"ncclGetUniqueID": ncclGetUniqueID}
-	for f, p := range prototypes {
-		byName[p.symbol] = function(f)
-	}
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	used := map[function]bool{}
-	for _, path := range files {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
-		}
-		set := token.NewFileSet()
-		file, err := parser.ParseFile(set, path, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok {
-				return true
-			}
-			method, _ := call.Fun.(*ast.SelectorExpr)
-			for at, argument := range call.Args {
-				name, _ := argument.(*ast.Ident)
-				if name == nil {
-					continue
-				}
-				f, known := byName[name.Name]
-				if !known {
-					continue
-				}
-				used[f] = true
-				listed := method != nil && (method.Sel.Name == "call" || method.Sel.Name == "status") && !call.Ellipsis.IsValid()
-				if n := len(call.Args) - at - 1; listed && n != f.arguments() {
-					t.Errorf("%v: %s has %d arguments, the call %d", set.Position(call.Pos()), f, f.arguments(), n)
-				}
-			}
-			return true
-		})
-	}
-	for _, f := range []function{ncclGetErrorString, ncclGetLastError} {
-		used[f] = true // called by address, in check
-	}
-	for f := range prototypes {
-		if !used[function(f)] {
-			t.Errorf("%s is in the table, but no call was found", function(f))
-		}
-	}
+	dynlibtest.Calls(t, prototypes[:])
 }
 
 func TestWithoutNCCLTheErrorNamesTheFix(t *testing.T) {
@@ -155,7 +92,7 @@ func old(t *testing.T, version int, without function) string {
 		case function(f) == ncclGetVersion:
 			fmt.Fprintf(&b, "int ncclGetVersion(int *version) { *version = %d; return 0; }\n", version)
 		default:
-			fmt.Fprintf(&b, "void *%s(void) { return 0; }\n", p.symbol)
+			fmt.Fprintf(&b, "void *%s(void) { return 0; }\n", p.Symbol())
 		}
 	}
 	source, path := filepath.Join(t.TempDir(), "old.c"), filepath.Join(t.TempDir(), "libnccl.so.2")
@@ -212,16 +149,5 @@ func TestVersionsReadAsPeopleWriteThem(t *testing.T) {
 		if got := versionText(v); got != want {
 			t.Errorf("%d: %s", v, got)
 		}
-	}
-}
-
-func TestCStringsAreBounded(t *testing.T) {
-	if got := cString(0); got != "" {
-		t.Errorf("%q", got)
-	}
-	var failed *dynlib.Error
-	t.Setenv(libraryVariable, "/nowhere")
-	if _, err := load(); !errors.As(err, &failed) {
-		t.Errorf("%v", err)
 	}
 }

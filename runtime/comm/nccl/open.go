@@ -19,9 +19,6 @@ const (
 	// grace is how long a rank waits at a deadline for the others to say how far
 	// they are.
 	grace = time.Second
-	// callWait bounds the wait for a call of NCCL to return before the communicator
-	// is aborted under it: see abortHandle.
-	callWait = 500 * time.Millisecond
 	// finishWait, or the timeout where that is less, bounds ncclCommFinalize and
 	// ncclCommDestroy. What takes longer is left behind.
 	finishWait = 30 * time.Second
@@ -30,9 +27,15 @@ const (
 // warmUpBytes is a rank's part of the first collectives.
 const warmUpBytes = 16
 
-// abortWait bounds ncclCommAbort. With callWait it is less than the grace of a
-// launch, in which the ranks have to return. Tests shorten it.
-var abortWait = 3 * time.Second
+// Together these are less than the grace of a launch, in which the ranks have to
+// return. Tests shorten them.
+var (
+	// callWait bounds the wait for a call of NCCL to return before the communicator
+	// is aborted under it: see abortHandle.
+	callWait = 500 * time.Millisecond
+	// abortWait bounds ncclCommAbort.
+	abortWait = 3 * time.Second
+)
 
 // channelName returns the name of the control channel of an id's communicator.
 func channelName(id ID) string {
@@ -391,7 +394,7 @@ func (c *Communicator) drain() {
 		if err := c.flights.advance(); err != nil {
 			c.stop(err, true)
 		}
-		if _, _, _, busy := c.flights.first(); !busy || c.Err() != nil {
+		if _, _, busy := c.flights.first(); !busy || c.Err() != nil {
 			return
 		}
 		time.Sleep(roomPause)

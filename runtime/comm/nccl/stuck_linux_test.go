@@ -63,7 +63,16 @@ func stuck(t *testing.T) (join func(where byte, timeout time.Duration) (*Communi
 	}
 }
 
+// shorten makes one of the package's waits short until the test ends.
+func shorten(t *testing.T, wait *time.Duration) {
+	t.Helper()
+	before := *wait
+	*wait = 50 * time.Millisecond
+	t.Cleanup(func() { *wait = before })
+}
+
 func TestACollectiveThatNeverReturnsIsEndedByTheAbort(t *testing.T) {
+	shorten(t, &callWait)
 	join, count := stuck(t)
 	c, err := join(inCollective, 100*time.Millisecond)
 	if err != nil {
@@ -105,6 +114,7 @@ func TestAnAbortWaitsForACallThatReturns(t *testing.T) {
 }
 
 func TestAFirstConnectionThatNeverComesFailsNew(t *testing.T) {
+	shorten(t, &callWait)
 	join, count := stuck(t)
 	start, before := time.Now(), count("stuck_aborts")
 	_, err := join(inFirst, 100*time.Millisecond)
@@ -116,9 +126,8 @@ func TestAFirstConnectionThatNeverComesFailsNew(t *testing.T) {
 }
 
 func TestAnAbortThatNeverReturnsIsLeftBehind(t *testing.T) {
-	before := abortWait
-	abortWait = 200 * time.Millisecond
-	t.Cleanup(func() { abortWait = before })
+	shorten(t, &abortWait)
+	shorten(t, &callWait)
 	join, _ := stuck(t)
 	c, err := join(inAbort, 100*time.Millisecond)
 	if err != nil {

@@ -71,34 +71,34 @@ func (c *Communicator) inspect() {
 		c.stop(fmt.Errorf("rank %d left the group after %d collectives", peer, sequenceOf(last)), true)
 		return
 	}
-	if f, seq, age, ok := c.flights.first(); ok && age > c.timeout {
-		c.expire(f, seq)
+	if f, age, ok := c.flights.first(); ok && age > c.timeout {
+		c.expire(f)
 	}
 }
 
 // expire stops the communicator because a collective took too long.
-func (c *Communicator) expire(f flight, seq uint64) {
-	missing, cause := c.behind(seq)
+func (c *Communicator) expire(f flight) {
+	missing, cause := c.behind(f.seq, f.last)
 	if err := c.flights.advance(); err != nil {
 		c.stop(err, true)
 		return
 	}
-	if _, now, _, ok := c.flights.first(); !ok || now != seq {
+	if now, _, ok := c.flights.first(); !ok || now.seq != f.seq {
 		return // it was done at the last moment
 	}
-	c.stop(&comm.Error{Operation: f.op, Sequence: sequenceOf(seq), Subject: f.subject, Rank: c.rank, Missing: missing, Cause: cause}, true)
+	c.stop(&comm.Error{Operation: f.op, Sequence: sequenceOf(f.seq), Subject: f.subject, Rank: c.rank, Missing: missing, Cause: cause}, true)
 }
 
-// behind asks the other ranks how far they are and what they asked for. Where
-// that differs, NCCL hangs or mixes it up: that is the cause. Missing are those
-// that say nothing or have not asked for the collective; if there are none, those
-// for which earlier ones are not done.
-func (c *Communicator) behind(seq uint64) (missing []int, cause error) {
+// behind asks the other ranks how far they are and what they asked for, up to last,
+// which is started together with seq. Where that differs, NCCL hangs or mixes it up:
+// that is the cause. Missing are those that say nothing or have not asked for the
+// collective; if there are none, those for which earlier ones are not done.
+func (c *Communicator) behind(seq, last uint64) (missing []int, cause error) {
 	if c.channel == nil {
 		return nil, fmt.Errorf("it is not done after %v", c.timeout)
 	}
 	known := make([]*rendezvous.Progress, c.size)
-	for _, p := range c.channel.Report(context.Background(), grace, seq) {
+	for _, p := range c.channel.Report(context.Background(), grace, last) {
 		if p.Rank >= 0 && p.Rank < c.size {
 			known[p.Rank] = &p
 		}
@@ -185,8 +185,8 @@ func mostAsked(asked map[int]rendezvous.Request) (usual, other int) {
 func (c *Communicator) kill() {
 	handle, inside := c.take()
 	_ = c.flights.advance() // what is done stays done
-	if f, seq, _, ok := c.flights.first(); ok {
-		err := underCall(f.failure(c.rank, seq, c.Err()), inside)
+	if f, _, ok := c.flights.first(); ok {
+		err := underCall(f.failure(c.rank, c.Err()), inside)
 		c.gather.Fail(err)
 		c.reduce.Fail(err)
 	}

@@ -27,18 +27,21 @@ type Request struct {
 	Sequence  uint64         `json:"sequence"`
 	Operation comm.Operation `json:"operation"`
 	Subject   string         `json:"subject"`
-	Bytes     int64          `json:"bytes"` // the same on all ranks: of a rank's part where each has one
-	Root      int            `json:"root"`  // of a broadcast
+	Bytes     int64          `json:"bytes"`    // the same on all ranks: of a rank's part where each has one
+	Root      int            `json:"root"`     // of a broadcast
+	Together  int            `json:"together"` // how many are started together with it, itself counted
 }
 
 // String says what was asked for, without the sequence.
 func (r Request) String() string {
 	text := fmt.Sprintf("%s of %s", r.Operation, r.Subject)
-	switch r.Operation {
-	case comm.Barrier:
+	switch {
+	case r.Operation == comm.Barrier:
 		return text
-	case comm.Broadcast:
+	case r.Operation == comm.Broadcast:
 		return text + fmt.Sprintf(" (%d bytes from rank %d)", r.Bytes, r.Root)
+	case r.Together > 1:
+		return text + fmt.Sprintf(" (%d bytes, one of %d in a launch)", r.Bytes, r.Together)
 	}
 	return text + fmt.Sprintf(" (%d bytes)", r.Bytes)
 }

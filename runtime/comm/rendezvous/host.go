@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +15,6 @@ import (
 )
 
 const (
-	// maxHandshakes bounds the connections that have not proved anything yet.
-	maxHandshakes = 512
 	// maxNoted bounds the refused connections that an error tells of.
 	maxNoted    = 4
 	statusEvery = time.Second
@@ -31,7 +30,7 @@ type host struct {
 	env       Environment
 	listener  net.Listener
 	group     *Group
-	handshake chan struct{} // a token for each handshake in progress
+	strangers *strangers
 	changed   chan struct{} // has room for one token
 	readers   sync.WaitGroup
 
@@ -54,7 +53,7 @@ func joinAsHost(ctx context.Context, e Environment, timeout time.Duration) (*Gro
 	h := &host{
 		env: e, listener: listener,
 		group:     newGroup(0, e.Size, timeout),
-		handshake: make(chan struct{}, maxHandshakes),
+		strangers: newStrangers(e.Size + maxStrangers),
 		changed:   make(chan struct{}, 1),
 		peers:     make([]*peer, e.Size),
 	}
@@ -97,29 +96,29 @@ func (h *host) accept() {
 			return
 		}
 		if err != nil { // no file descriptors left, for example
-			time.Sleep(firstPause)
+			if !h.strangers.evict() {
+				time.Sleep(firstPause)
+			}
 			continue
 		}
-		select {
-		case h.handshake <- struct{}{}:
-			go h.welcome(conn)
-		default:
-			_ = conn.Close()
-		}
+		go h.welcome(conn, h.strangers.enter(conn))
 	}
 }
 
 // welcome goes through the handshake with whoever called, and takes it in or
-// refuses it.
-func (h *host) welcome(conn net.Conn) {
-	_ = conn.SetDeadline(time.Now().Add(handshakeWait))
+// refuses it. Until it has shown the token it is a stranger.
+func (h *host) welcome(conn net.Conn, place *list.Element) {
+	defer h.strangers.leave(place)
+	_ = conn.SetDeadline(time.Now().Add(proofWait))
 	member, self, err := h.shake(conn)
+	if errors.Is(err, net.ErrClosed) || err == nil && !h.strangers.leave(place) {
+		err = errCrowded
+	}
 	var p *peer
 	var refused *refusedError
 	if err == nil {
 		p, err = h.admit(conn, member, self)
 	}
-	<-h.handshake
 	if err == nil {
 		defer h.readers.Done()
 		h.read(member.rank, p)

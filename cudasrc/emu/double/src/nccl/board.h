@@ -3,7 +3,7 @@
 // in that folder until all have come; from then on it has no name, so nothing of
 // it is left when the processes end.
 //
-// What a rank asks for, a collective with its input or a split, it puts into its
+// What a rank asks for, a launch with its inputs or a split, it puts into its
 // seat once all ranks have read what was there before. When all have put theirs,
 // each computes the result for itself.
 //
@@ -17,7 +17,8 @@
 namespace nccl {
 
 constexpr int kMostSeats = 16;
-constexpr std::size_t kSeatBytes = std::size_t{64} << 20;  // of a rank's input
+constexpr std::size_t kSeatBytes = std::size_t{64} << 20;  // of a rank's inputs
+constexpr std::size_t kMostTogether = 16;                  // collectives in a launch
 
 // Turns counts the requests of a kind that a rank has put into its seat, and of
 // how many it has read all ranks' seats.
@@ -28,8 +29,9 @@ struct Turns {
 struct Seat {
   std::atomic<bool> taken;
   Turns collectives, splits;
-  Call call;
-  std::size_t bytes;  // of the input
+  std::size_t together;  // collectives in its launch
+  Call calls[kMostTogether];
+  std::size_t bytes[kMostTogether];  // of their inputs, which lie one behind the other
   Split::Wish wish;
 };
 

@@ -71,28 +71,28 @@ Buffers buffersOf(const Call& call, const ncclComm& comm, const void* send, void
 }
 
 ncclResult_t collective(const char* name, const Call& call, const void* send, void* receive, ncclComm_t handle, CUstream stream) {
-  return withComm(name, handle, [&](const std::shared_ptr<ncclComm>& comm, gpu::Lock&) {
+  return failInGroup(withComm(name, handle, [&](const std::shared_ptr<ncclComm>& comm, gpu::Lock&) {
     Issue issue;
     issue.comm = comm;
-    issue.call = call;
+    issue.request.call = call;
     ncclResult_t status = usable(*comm);
     status = status == ncclSuccess ? checkCall(name, *comm, call) : status;
     status = status == ncclSuccess ? queueFor(stream, *comm, &issue.queue) : status;
     if (status != ncclSuccess || call.count == 0) {
-      return failInGroup(status);
+      return status;
     }
-    issue.buffers = buffersOf(call, *comm, send, receive);
-    status = checkBuffers(name, *comm, issue.buffers);
+    issue.request.buffers = buffersOf(call, *comm, send, receive);
+    status = checkBuffers(name, *comm, issue.request.buffers);
     if (status == ncclSuccess) {
       submit(std::move(issue));
     }
-    return failInGroup(status);
-  });
+    return status;
+  }));
 }
 
 ncclResult_t message(const char* name, bool isSend, std::uint64_t address, std::size_t count, ncclDataType_t type, int peer, ncclComm_t handle,
                      CUstream stream) {
-  return withComm(name, handle, [&](const std::shared_ptr<ncclComm>& comm, gpu::Lock&) {
+  return failInGroup(withComm(name, handle, [&](const std::shared_ptr<ncclComm>& comm, gpu::Lock&) {
     Issue issue;
     issue.comm = comm;
     ncclResult_t status = usable(*comm);
@@ -102,11 +102,11 @@ ncclResult_t message(const char* name, bool isSend, std::uint64_t address, std::
       status = refuse(ncclInvalidUsage, std::string(name) + ": the double sends no messages between processes");
     }
     if (status != ncclSuccess || count == 0) {
-      return failInGroup(status);
+      return status;
     }
     const std::size_t bytes = count * bytesOf(type);
     if (!reachable(*comm, address, bytes)) {
-      return failInGroup(refuse(ncclInvalidArgument, std::string(name) + ": the buffer is not memory of the communicator's GPU"));
+      return refuse(ncclInvalidArgument, std::string(name) + ": the buffer is not memory of the communicator's GPU");
     }
     issue.message = std::make_shared<Message>();
     issue.message->owner = comm;
@@ -116,7 +116,7 @@ ncclResult_t message(const char* name, bool isSend, std::uint64_t address, std::
     issue.message->bytes = bytes;
     submit(std::move(issue));
     return ncclSuccess;
-  });
+  }));
 }
 
 }  // namespace

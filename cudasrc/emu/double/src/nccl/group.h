@@ -1,4 +1,6 @@
-// Groups: what a thread calls between ncclGroupStart and ncclGroupEnd.
+// Groups: what a thread calls between ncclGroupStart and ncclGroupEnd. Nothing of it
+// starts before the end, and then all of it does, or, after a call that failed,
+// nothing.
 #pragma once
 
 #include "work.h"
@@ -9,12 +11,12 @@ namespace nccl {
 struct Issue {
   std::shared_ptr<ncclComm> comm;
   std::shared_ptr<gpu::Queue> queue;
-  Call call;
-  Buffers buffers;
+  Request request;
   std::shared_ptr<Message> message;  // null for a collective
 };
 
-// submit puts a call on its stream, at the end of the group where there is one.
+// submit puts a call on its stream, at the end of the group where there is one. The
+// caller of this and of finishInGroup holds the driver's mutex.
 void submit(Issue issue);
 
 // finishInGroup leaves the wait for a communicator to the end of the group; it

@@ -1,6 +1,6 @@
-// Collectives of ranks in different processes: a rank's input goes onto the board
-// when its stream comes to the collective; what comes out is computed from all
-// inputs by the same code as in one process.
+// Collectives of ranks in different processes: a rank's inputs go onto the board
+// when its stream comes to the launch; what comes out is computed from all inputs by
+// the same code as in one process.
 #include <cstring>
 
 #include "board.h"
@@ -9,19 +9,18 @@
 namespace nccl {
 namespace {
 
-// Step is one of the two operations of a collective.
+// Step is one of the two operations of a launch.
 struct Step : Work {
-  Call call;
-  Buffers buffers;
-  std::uint64_t collective = 0;  // its number among the communicator's
+  Launch launch;
+  std::uint64_t collective = 0;  // the launch's number among the communicator's
 
   Board& board() const { return *comm->clique->board; }
   Seat& seat() const { return board().seats[comm->rank]; }
   void addPeers(std::vector<gpu::Point>&) const override {}
-  std::string describe() const override { return text(call) + " of rank " + std::to_string(comm->rank) + ", with other processes"; }
+  std::string describe() const override { return text(launch) + " of rank " + std::to_string(comm->rank) + ", with other processes"; }
 };
 
-// Offer puts the input onto the board.
+// Offer puts the inputs onto the board.
 struct Offer : Step {
   int failWith = 0;  // an injected asynchronous error
 
@@ -34,14 +33,20 @@ struct Offer : Step {
   }
 
   void perform() override {
-    seat().call = call;
-    seat().bytes = buffers.sendBytes;
-    std::memcpy(board().inputs[comm->rank], reinterpret_cast<const void*>(buffers.send), buffers.sendBytes);
+    char* to = board().inputs[comm->rank];
+    seat().together = launch.size();
+    for (std::size_t i = 0; i < launch.size(); i++) {
+      const Buffers& own = launch[i].buffers;
+      seat().calls[i] = launch[i].call;
+      seat().bytes[i] = own.sendBytes;
+      std::memcpy(to, reinterpret_cast<const void*>(own.send), own.sendBytes);
+      to += own.sendBytes;
+    }
     seat().collectives.put = collective + 1;
   }
 };
 
-// Fetch computes the result from all inputs.
+// Fetch computes the results from all inputs.
 struct Fetch : Step {
   bool arrive() override { return board().allPut(&Seat::collectives, collective) && agree(onBoard(), collective, *comm->clique); }
 
@@ -50,30 +55,36 @@ struct Fetch : Step {
     all.slots.resize(comm->clique->members.size());
     for (std::size_t rank = 0; rank < all.slots.size(); rank++) {
       const Seat& from = board().seats[rank];
-      all.slots[rank].call = from.call;
-      all.slots[rank].buffers.send = reinterpret_cast<std::uint64_t>(board().inputs[rank]);
-      all.slots[rank].buffers.sendBytes = from.bytes;
+      auto input = reinterpret_cast<std::uint64_t>(board().inputs[rank]);
+      for (std::size_t i = 0; i < from.together; i++) {
+        all.slots[rank].launch.push_back({from.calls[i], {input, 0, from.bytes[i], 0}});
+        input += from.bytes[i];
+      }
     }
-    all.slots[static_cast<std::size_t>(comm->rank)].buffers.receive = buffers.receive;
-    all.slots[static_cast<std::size_t>(comm->rank)].buffers.receiveBytes = buffers.receiveBytes;
+    Launch& own = all.slots[static_cast<std::size_t>(comm->rank)].launch;
+    for (std::size_t i = 0; i < own.size(); i++) {
+      own[i].buffers.receive = launch[i].buffers.receive;
+      own[i].buffers.receiveBytes = launch[i].buffers.receiveBytes;
+    }
     return all;
   }
 
   void perform() override {
     const Collective all = onBoard();
-    deliver(all, resultOf(all), static_cast<std::size_t>(comm->rank));
+    for (std::size_t i = 0; i < launch.size(); i++) {
+      deliver(all, i, resultOf(all, i), static_cast<std::size_t>(comm->rank));
+    }
     seat().collectives.read = collective + 1;
   }
 };
 
 }  // namespace
 
-void putRemote(const std::shared_ptr<gpu::Queue>& queue, const std::shared_ptr<ncclComm>& comm, const Call& call, const Buffers& buffers) {
+void putRemote(const std::shared_ptr<gpu::Queue>& queue, const std::shared_ptr<ncclComm>& comm, const Launch& launch) {
   auto offer = std::make_unique<Offer>();
   auto fetch = std::make_unique<Fetch>();
   for (Step* step : {static_cast<Step*>(offer.get()), static_cast<Step*>(fetch.get())}) {
-    step->call = call;
-    step->buffers = buffers;
+    step->launch = launch;
     step->collective = comm->collectives;
   }
   comm->collectives++;

@@ -26,6 +26,15 @@ struct Buffers {
   std::size_t sendBytes = 0, receiveBytes = 0;
 };
 
+// Request is a rank's call of a collective.
+struct Request {
+  Call call;
+  Buffers buffers;
+};
+
+// Launch is what a rank starts together: the collectives of a group, or one alone.
+using Launch = std::vector<Request>;
+
 // Work is an operation of a communicator: one after another in the order of
 // calls, whatever the streams. An aborted communicator's is dropped.
 struct Work : gpu::Operation {
@@ -47,7 +56,7 @@ struct Work : gpu::Operation {
 // put queues work; its communicator's other fields are set by the caller.
 gpu::Point put(const std::shared_ptr<gpu::Queue>& queue, const std::shared_ptr<ncclComm>& comm, std::unique_ptr<Work> work);
 
-void putCollective(const std::shared_ptr<gpu::Queue>& queue, const std::shared_ptr<ncclComm>& comm, const Call& call, const Buffers& buffers);
+void putLaunch(const std::shared_ptr<gpu::Queue>& queue, const std::shared_ptr<ncclComm>& comm, const Launch& launch);
 void putExchange(const std::shared_ptr<gpu::Queue>& queue, const std::vector<std::shared_ptr<Message>>& messages);
 
 std::size_t bytesOf(ncclDataType_t type);
