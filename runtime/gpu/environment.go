@@ -13,7 +13,8 @@ import (
 // Environment launches this process as one rank of the job that torchrun or Slurm
 // started: [rendezvous.FromEnvironment] says which variables it reads. The rank
 // computes on the GPU with the number LOCAL_RANK; where CUDA_VISIBLE_DEVICES
-// leaves the process a single one, as Slurm does for --gpus-per-task, on that.
+// leaves the process a single one, as Slurm does for --gpus-per-task, on that. Two
+// processes on one GPU are refused at the start: all ranks name both and the GPU.
 //
 // Where another process failed first, Run's error is that rank's.
 func Environment(o Options) shard.Launcher { return environment{o} }
@@ -39,7 +40,7 @@ func (l environment) Launch(ctx context.Context, f func(context.Context, *shard.
 		case <-ctx.Done():
 		}
 	}()
-	m := &member{control: control, ordinal: func() (int, error) { return ordinal(e.LocalRank) }, timeout: l.options.Timeout}
+	m := &member{control: control, ordinal: func() (int, error) { return ordinal(e.LocalRank) }, timeout: l.options.Timeout, alone: true, localRank: e.LocalRank}
 	launched := start(process{control}, map[int]*member{e.Rank: m})
 	launched.Failed = func(rank int, err error) error { return &shard.RankError{Rank: rank, Err: err} } // what another rank said, it says better: see below
 	err = launched.Run(ctx, func(ctx context.Context, _ int) error { return m.run(ctx, f) })

@@ -85,6 +85,9 @@ type member struct {
 	ordinal func() (int, error) // of its GPU
 	timeout time.Duration
 	open    []func() error // what is to be closed, in the order in which it was opened
+
+	alone     bool // in its process
+	localRank int  // of a rank that is alone
 }
 
 // start returns the launch of some of a group's ranks.
@@ -124,6 +127,11 @@ func (m *member) join(ctx context.Context) (*shard.Rank, error) {
 		return nil, err
 	}
 	m.open = append(m.open, device.Close)
+	if m.alone {
+		if err := m.claim(ctx, device); err != nil {
+			return nil, err
+		}
+	}
 	id, err := m.shareID(ctx)
 	if err != nil {
 		return nil, err

@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardgen/shardgen/generated/tiny"
 	"github.com/shardgen/shardgen/internal/emulated"
 	shard "github.com/shardgen/shardgen/runtime"
+	"github.com/shardgen/shardgen/runtime/device/cuda"
 	"github.com/shardgen/shardgen/runtime/gpu"
 )
 
@@ -81,6 +83,21 @@ func TestWhateverEndsARankEndsTheOthersWithItsError(t *testing.T) {
 			}
 		})
 	}
+}
+
+// OpenStream returns a nil stream with an error that a trainer may have passed over.
+func TestANilComputeStreamIsAnError(t *testing.T) {
+	withKernels(t)
+	err := shard.Run(t.Context(), gpu.Local(2, gpu.Options{}), func(ctx context.Context, r *shard.Rank) error {
+		var none *cuda.Stream
+		r.SetStream(none)
+		m, err := tiny.Open(ctx, r, tiny.Options{})
+		if err != nil {
+			return err
+		}
+		return errors.Join(m.Init(ctx, 7), forward(ctx, m, func(int) error { return nil }), m.Close())
+	})
+	wantWords(t, err, "the stream is a nil *cuda.Stream: opening it returned an error")
 }
 
 func TestAnErrorOfOpeningEndsAllRanks(t *testing.T) {

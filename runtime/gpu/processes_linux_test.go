@@ -151,13 +151,63 @@ func TestEnvironmentRunsOneRank(t *testing.T) {
 			t.Error(e)
 		}
 	}
-	// One GPU is visible, bound to this process by its launcher.
-	for r, e := range (job{roles: repeat("name", 2), change: func(r int, variables map[string]string) {
-		variables["EMU_DEVICES"], variables["CUDA_VISIBLE_DEVICES"] = "1", fmt.Sprint(r)
-	}}).run(t) {
-		if !strings.HasPrefix(e.text, fmt.Sprintf("rank %d of 2 on cuda:0", r)) || e.status != nil {
-			t.Error(e)
+}
+
+// visibleDriver compiles the driver of testdata/visible.c.
+func visibleDriver(t *testing.T) string {
+	t.Helper()
+	cuda := emulated.Require(t).CUDA()
+	path := filepath.Join(t.TempDir(), "visible.so")
+	out, err := exec.Command("g++", "-x", "c", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Wno-stringop-truncation", "-Werror", "-o", path,
+		"testdata/visible.c", "-x", "none", "-Wl,--no-as-needed", cuda, "-Wl,-rpath,"+filepath.Dir(cuda)).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
+
+// boundTo is the environment of processes that see one GPU each, by its name.
+func boundTo(driver string, names ...string) func(int, map[string]string) {
+	return func(r int, variables map[string]string) {
+		variables["SHARDGEN_LIBCUDA"], variables["EMU_DEVICES"], variables["CUDA_VISIBLE_DEVICES"] = driver, "1", names[r]
+	}
+}
+
+// A launcher may bind each process to a GPU, or to a part of one.
+func TestProcessesThatSeeOneGPUEachComputeOnIt(t *testing.T) {
+	driver := visibleDriver(t)
+	for _, names := range [][]string{{"0", "1"}, {"MIG-9b1c-7", "MIG-9b1c-8"}} {
+		for r, e := range (job{roles: repeat("name", 2), change: boundTo(driver, names...)}).run(t) {
+			if !strings.HasPrefix(e.text, fmt.Sprintf("rank %d of 2 on cuda:0", r)) || e.status != nil {
+				t.Error(e)
+			}
 		}
+	}
+}
+
+func TestTwoProcessesOnOneGPUAreRefusedOnAllRanks(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver := visibleDriver(t)
+	for name, c := range map[string]struct {
+		change     func(int, map[string]string)
+		one, other string
+	}{
+		"local ranks": {func(_ int, variables map[string]string) { variables["LOCAL_RANK"] = "1" },
+			"rank 0 (local rank 1, GPU 1 of pid ", "rank 2 (local rank 1, GPU 1 of pid "},
+		"visible devices": {boundTo(driver, "0", "1", "0"), "rank 0 (local rank 0, GPU 0 of pid ", "rank 2 (local rank 2, GPU 0 of pid "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for r, e := range (job{roles: repeat("name", 3), change: c.change}).run(t) {
+				for _, words := range []string{c.one, c.other, "on " + host + ") have the same GPU, UUID ", "LOCAL_RANK or SLURM_LOCALID", "CUDA_VISIBLE_DEVICES"} {
+					if !strings.Contains(e.text, words) || e.status == nil {
+						t.Errorf("rank %d does not say %q: %v", r, words, e)
+					}
+				}
+			}
+		})
 	}
 }
 

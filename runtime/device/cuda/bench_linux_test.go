@@ -64,6 +64,10 @@ func (i *idle) operations(tb testing.TB) map[string]func() {
 	ctx := context.Background()
 	normal := random.Distribution{Kind: random.Normal, Std: 1}
 	one := [3]uint32{1, 1, 1}
+	pinned, err := i.gpu.AllocPinned(64)
+	if err != nil {
+		tb.Fatal(err)
+	}
 	return map[string]func(){
 		"enter": func() {
 			if err := i.gpu.Enter(); err != nil {
@@ -75,6 +79,8 @@ func (i *idle) operations(tb testing.TB) map[string]func() {
 		"record and wait":        func() { i.b.Wait(i.a.Record()) },
 		"record and synchronize": func() { _ = i.a.Synchronize(ctx, i.a.Record()) },
 		"copy":                   func() { i.a.Copy(at(0x1000, 64), at(0x2000, 64)) },
+		"copy from the host":     func() { i.a.Copy(at(0x1000, 64), pinned) },
+		"copy to the host":       func() { i.a.Copy(pinned, at(0x1000, 64)) },
 		"zero":                   func() { i.kernels.Zero(i.a, at(0x1000, 64)) },
 		"cast":                   func() { i.kernels.Cast(i.a, m1, dtype.BFloat16, m2, dtype.Float32, 1000) },
 		"accumulate":             func() { i.kernels.Accumulate(i.a, m1, dtype.Float32, m2, dtype.BFloat16, 1000, 8, false) },

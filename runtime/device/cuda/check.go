@@ -16,14 +16,26 @@ func checkMemory(side string, m device.Memory) error {
 	return nil
 }
 
-func checkCopy(dst, src device.Memory) error {
+// checkCopy reports ranges between which the GPU can't copy by itself.
+func (d *Device) checkCopy(dst, src device.Memory) error {
 	if dst.Bytes() != src.Bytes() {
 		return fmt.Errorf("the destination has %d bytes, the source %d", dst.Bytes(), src.Bytes())
 	}
-	if err := checkMemory("destination", dst); err != nil {
+	if dst.Host() != nil && src.Host() != nil {
+		return fmt.Errorf("both ranges of %d bytes are the host's, none is the GPU's", dst.Bytes())
+	}
+	if err := d.checkPinned("destination", dst); err != nil {
 		return err
 	}
-	return checkMemory("source", src)
+	return d.checkPinned("source", src)
+}
+
+// checkPinned reports memory of the host that is not page-locked.
+func (d *Device) checkPinned(side string, m device.Memory) error {
+	if m.Host() == nil || d.isPinned(m) {
+		return nil
+	}
+	return fmt.Errorf("the %s's %d bytes at %#x are the host's and not page-locked by this device: copy from and to what AllocPinned returned and Free has not taken back, or use CopyFrom and CopyTo, which wait", side, m.Bytes(), m.Addr())
 }
 
 // checkElements reports a range that does not hold n elements where a kernel can

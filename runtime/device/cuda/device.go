@@ -1,15 +1,16 @@
 package cuda
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/shardgen/shardgen/runtime/device"
+	"github.com/shardgen/shardgen/runtime/internal/dynlib"
 )
 
 // What is needed at least, and why.
@@ -41,9 +42,12 @@ type Device struct {
 
 	closing   sync.Once
 	closed    atomic.Bool
+	late      atomic.Bool // work was not done when a wait of Close or Free ended
 	mu        sync.Mutex
+	ending    bool // Close was called: nothing new is made
 	allocated map[device.Addr]block
-	streams   []*Stream
+	pinned    []device.Memory // those that are the host's
+	streams   []*Stream       // open, or closed with work that is stuck
 }
 
 // Devices returns the number of GPUs that the process sees
@@ -87,11 +91,9 @@ func (d *Device) start() error {
 		return fmt.Errorf("primary context: %w", err)
 	}
 	d.setContext = []uintptr{d.context}
-	staging, err := newStaging(d)
-	if err != nil {
-		return errors.Join(err, d.releaseContext())
+	if err := d.openStaging(); err != nil {
+		return errors.Join(err, d.Close())
 	}
-	d.staging = staging
 	return nil
 }
 
@@ -113,7 +115,8 @@ func (d *Device) identify() error {
 		d.driver.call(cuDeviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)-1), uintptr(d.handle)),
 	)
 	major, minor := d.attribute(capabilityMajor, &err), d.attribute(capabilityMinor, &err)
-	d.product, d.version, d.capability = cString(&name[0]), int(version), 10*major+minor
+	product, _, _ := bytes.Cut(name[:], []byte{0})
+	d.product, d.version, d.capability = string(product), int(version), 10*major+minor
 	d.multiprocessors = d.attribute(multiprocessors, &err)
 	return err
 }
@@ -160,6 +163,28 @@ func (d *Device) ComputeCapability() (major, minor int) { return d.capability / 
 // Multiprocessors returns the number of streaming multiprocessors.
 func (d *Device) Multiprocessors() int { return d.multiprocessors }
 
+// UUID is what a GPU, or a part of one that MIG made, is known by on all machines.
+type UUID [16]byte
+
+// String writes a UUID as nvidia-smi -L does behind "GPU-" or "MIG-".
+func (u UUID) String() string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// UUID asks the driver for the GPU's UUID. Where the process sees a part of a GPU
+// only, it is that of the part.
+func (d *Device) UUID() (u UUID, err error) {
+	late, err := d.driver.library.Functions(prototypes[onDemand:])
+	if err == nil {
+		code := dynlib.Call(late[cuDeviceGetUUID-onDemand], uintptr(unsafe.Pointer(&u)), uintptr(d.handle))
+		err = d.driver.check(cuDeviceGetUUID, int32(uint32(code)))
+	}
+	if err != nil {
+		return UUID{}, fmt.Errorf("%s: UUID: %w", d.label(), err)
+	}
+	return u, nil
+}
+
 // MemoryBytes returns how much of the GPU's memory is free, other processes
 // considered, and how much it has.
 func (d *Device) MemoryBytes() (free, total int64, err error) {
@@ -181,10 +206,12 @@ func (d *Device) MemoryBytes() (free, total int64, err error) {
 // goroutine. It allocates nothing.
 func (d *Device) Enter() error {
 	if d.closed.Load() {
-		return fmt.Errorf("%s: use after Close", d.label())
+		return d.errClosed()
 	}
 	return d.bind()
 }
+
+func (d *Device) errClosed() error { return fmt.Errorf("%s: use after Close", d.label()) }
 
 func (d *Device) bind() error {
 	runtime.LockOSThread()
@@ -218,7 +245,7 @@ type Hold struct{ device *Device }
 // all shares are released.
 func (d *Device) Hold() (*Hold, error) {
 	if d.closed.Load() {
-		return nil, fmt.Errorf("%s: use after Close", d.label())
+		return nil, d.errClosed()
 	}
 	var same uintptr // the driver counts who holds a GPU's primary context
 	if err := d.driver.call(cuDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&same)), uintptr(d.handle)); err != nil {
@@ -236,27 +263,6 @@ func (h *Hold) Leave() { h.device.Leave() }
 
 // Release gives the share back. It is called once, outside Enter and Leave.
 func (h *Hold) Release() error { return h.device.releaseContext() }
-
-// Close closes the streams that are still open, frees memory that was not freed,
-// and lets the GPU go. Kernels and modules must be closed before. Closing twice
-// is allowed: all calls return when it is closed, and the first has the error.
-func (d *Device) Close() (err error) {
-	d.closing.Do(func() { err = d.close() })
-	return err
-}
-
-func (d *Device) close() error {
-	d.mu.Lock()
-	streams := slices.Clone(d.streams)
-	d.mu.Unlock()
-	var all []error
-	for _, s := range streams {
-		all = append(all, s.Close())
-	}
-	all = append(all, d.staging.free(d), d.freeAll())
-	d.closed.Store(true)
-	return errors.Join(append(all, d.releaseContext())...)
-}
 
 func (d *Device) releaseContext() error {
 	if err := d.driver.call(cuDevicePrimaryCtxRelease, uintptr(d.handle)); err != nil {

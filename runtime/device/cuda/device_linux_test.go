@@ -79,6 +79,16 @@ func TestErrorsOfTheDriverCanBeLookedInto(t *testing.T) {
 	}
 }
 
+func TestAGPUHasAUUID(t *testing.T) {
+	d, gpu := openDevice(t)
+	if u, err := gpu.UUID(); err != nil || u.String() != "a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf" {
+		t.Errorf("%v, %v", u, err)
+	}
+	d.fail("cuDeviceGetUuid_v2", 700)
+	_, err := gpu.UUID()
+	wantError(t, err, "cuda:0: UUID: cuDeviceGetUuid_v2: CUDA_ERROR_OF_TEST (700)")
+}
+
 func TestADriverOfCUDA12IsOldEnough(t *testing.T) {
 	d, path := openDouble(t)
 	d.call("double_version", 12000)

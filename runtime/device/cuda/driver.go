@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"runtime"
-	"strings"
 
 	"github.com/shardgen/shardgen/runtime/internal/dynlib"
 )
@@ -46,59 +45,59 @@ const (
 	cuModuleGetFunction
 	cuFuncSetAttribute
 	cuLaunchKernel
+	cuDeviceGetUUID
 )
 
-// prototype is how the driver exports a function: the symbol, with the suffix
-// that cuda.h maps its name to, because the names without have older parameters,
-// and the parameters in C. All return CUresult.
-type prototype struct{ symbol, parameters string }
+// onDemand is the first function that is looked up when it is called.
+const onDemand = cuDeviceGetUUID
 
 // prototypes are compared with the real cuda.h, and with the calls of this
 // package, by tests.
-var prototypes = [...]prototype{
-	cuInit:                            {"cuInit", "unsigned int flags"},
-	cuDriverGetVersion:                {"cuDriverGetVersion", "int *version"},
-	cuGetErrorName:                    {"cuGetErrorName", "CUresult code, const char **name"},
-	cuGetErrorString:                  {"cuGetErrorString", "CUresult code, const char **text"},
-	cuDeviceGetCount:                  {"cuDeviceGetCount", "int *count"},
-	cuDeviceGet:                       {"cuDeviceGet", "CUdevice *device, int ordinal"},
-	cuDeviceGetName:                   {"cuDeviceGetName", "char *name, int length, CUdevice device"},
-	cuDeviceGetAttribute:              {"cuDeviceGetAttribute", "int *value, CUdevice_attribute attribute, CUdevice device"},
-	cuDevicePrimaryCtxRetain:          {"cuDevicePrimaryCtxRetain", "CUcontext *context, CUdevice device"},
-	cuDevicePrimaryCtxRelease:         {"cuDevicePrimaryCtxRelease_v2", "CUdevice device"},
-	cuCtxSetCurrent:                   {"cuCtxSetCurrent", "CUcontext context"},
-	cuMemGetInfo:                      {"cuMemGetInfo_v2", "size_t *free, size_t *total"},
-	cuMemAlloc:                        {"cuMemAlloc_v2", "CUdeviceptr *address, size_t bytes"},
-	cuMemFree:                         {"cuMemFree_v2", "CUdeviceptr address"},
-	cuMemHostAlloc:                    {"cuMemHostAlloc", "void **address, size_t bytes, unsigned int flags"},
-	cuMemFreeHost:                     {"cuMemFreeHost", "void *address"},
-	cuMemcpyDtoDAsync:                 {"cuMemcpyDtoDAsync_v2", "CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream"},
-	cuMemcpyHtoDAsync:                 {"cuMemcpyHtoDAsync_v2", "CUdeviceptr to, const void *from, size_t bytes, CUstream stream"},
-	cuMemcpyDtoHAsync:                 {"cuMemcpyDtoHAsync_v2", "void *to, CUdeviceptr from, size_t bytes, CUstream stream"},
-	cuStreamCreate:                    {"cuStreamCreate", "CUstream *stream, unsigned int flags"},
-	cuStreamCreateWithPriority:        {"cuStreamCreateWithPriority", "CUstream *stream, unsigned int flags, int priority"},
-	cuCtxGetStreamPriorityRange:       {"cuCtxGetStreamPriorityRange", "int *least, int *greatest"},
-	cuStreamDestroy:                   {"cuStreamDestroy_v2", "CUstream stream"},
-	cuStreamQuery:                     {"cuStreamQuery", "CUstream stream"},
-	cuStreamWaitEvent:                 {"cuStreamWaitEvent", "CUstream stream, CUevent event, unsigned int flags"},
-	cuEventCreate:                     {"cuEventCreate", "CUevent *event, unsigned int flags"},
-	cuEventDestroy:                    {"cuEventDestroy_v2", "CUevent event"},
-	cuEventRecord:                     {"cuEventRecord", "CUevent event, CUstream stream"},
-	cuEventQuery:                      {"cuEventQuery", "CUevent event"},
-	cuThreadExchangeStreamCaptureMode: {"cuThreadExchangeStreamCaptureMode", "CUstreamCaptureMode *mode"},
-	cuModuleLoadDataEx:                {"cuModuleLoadDataEx", "CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values"},
-	cuModuleUnload:                    {"cuModuleUnload", "CUmodule module"},
-	cuModuleGetFunction:               {"cuModuleGetFunction", "CUfunction *function, CUmodule module, const char *name"},
-	cuFuncSetAttribute:                {"cuFuncSetAttribute", "CUfunction function, CUfunction_attribute attribute, int value"},
-	cuLaunchKernel: {"cuLaunchKernel", "CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, " +
-		"unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters, void **extra"},
+var prototypes = [...]dynlib.Prototype{
+	cuInit:                            "CUresult cuInit(unsigned int flags)",
+	cuDriverGetVersion:                "CUresult cuDriverGetVersion(int *version)",
+	cuGetErrorName:                    "CUresult cuGetErrorName(CUresult code, const char **name)",
+	cuGetErrorString:                  "CUresult cuGetErrorString(CUresult code, const char **text)",
+	cuDeviceGetCount:                  "CUresult cuDeviceGetCount(int *count)",
+	cuDeviceGet:                       "CUresult cuDeviceGet(CUdevice *device, int ordinal)",
+	cuDeviceGetName:                   "CUresult cuDeviceGetName(char *name, int length, CUdevice device)",
+	cuDeviceGetAttribute:              "CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)",
+	cuDevicePrimaryCtxRetain:          "CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)",
+	cuDevicePrimaryCtxRelease:         "CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)",
+	cuCtxSetCurrent:                   "CUresult cuCtxSetCurrent(CUcontext context)",
+	cuMemGetInfo:                      "CUresult cuMemGetInfo_v2(size_t *free, size_t *total)",
+	cuMemAlloc:                        "CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)",
+	cuMemFree:                         "CUresult cuMemFree_v2(CUdeviceptr address)",
+	cuMemHostAlloc:                    "CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags)",
+	cuMemFreeHost:                     "CUresult cuMemFreeHost(void *address)",
+	cuMemcpyDtoDAsync:                 "CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)",
+	cuMemcpyHtoDAsync:                 "CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)",
+	cuMemcpyDtoHAsync:                 "CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)",
+	cuStreamCreate:                    "CUresult cuStreamCreate(CUstream *stream, unsigned int flags)",
+	cuStreamCreateWithPriority:        "CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)",
+	cuCtxGetStreamPriorityRange:       "CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)",
+	cuStreamDestroy:                   "CUresult cuStreamDestroy_v2(CUstream stream)",
+	cuStreamQuery:                     "CUresult cuStreamQuery(CUstream stream)",
+	cuStreamWaitEvent:                 "CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)",
+	cuEventCreate:                     "CUresult cuEventCreate(CUevent *event, unsigned int flags)",
+	cuEventDestroy:                    "CUresult cuEventDestroy_v2(CUevent event)",
+	cuEventRecord:                     "CUresult cuEventRecord(CUevent event, CUstream stream)",
+	cuEventQuery:                      "CUresult cuEventQuery(CUevent event)",
+	cuThreadExchangeStreamCaptureMode: "CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)",
+	cuModuleLoadDataEx:                "CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values)",
+	cuModuleUnload:                    "CUresult cuModuleUnload(CUmodule module)",
+	cuModuleGetFunction:               "CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)",
+	cuFuncSetAttribute:                "CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)",
+	cuLaunchKernel: "CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, " +
+		"unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters, void **extra)",
+	cuDeviceGetUUID: "CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)",
 }
 
 // arguments returns how many a function takes.
-func (f function) arguments() int { return strings.Count(prototypes[f].parameters, ",") + 1 }
+func (f function) arguments() int { return prototypes[f].Arguments() }
 
 // String returns the symbol.
-func (f function) String() string { return prototypes[f].symbol }
+func (f function) String() string { return prototypes[f].Symbol() }
 
 // Values of cuda.h's enumerations and flags.
 const (
@@ -152,8 +151,8 @@ func multiarch() string {
 
 // driver has the addresses of the functions.
 type driver struct {
-	path    string
-	address [len(prototypes)]uintptr
+	library   *dynlib.Handle
+	functions []uintptr
 }
 
 // loadDriver opens the library and starts it.
@@ -162,11 +161,9 @@ func loadDriver(path string) (*driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &driver{path: h.Path()}
-	for f := range prototypes {
-		if d.address[f], err = h.Symbol(prototypes[f].symbol); err != nil {
-			return nil, err
-		}
+	d := &driver{library: h}
+	if d.functions, err = h.Functions(prototypes[:onDemand]); err != nil {
+		return nil, err
 	}
 	return d, d.call(cuInit, 0)
 }
@@ -184,5 +181,5 @@ func (d *driver) call(f function, arguments ...uintptr) error {
 //
 //go:uintptrescapes
 func (d *driver) status(f function, arguments ...uintptr) int32 {
-	return int32(uint32(dynlib.Call(d.address[f], arguments...))) // a CUresult has 32 bits
+	return int32(uint32(dynlib.Call(d.functions[f], arguments...))) // a CUresult has 32 bits
 }

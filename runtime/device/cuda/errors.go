@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"unsafe"
+
+	"github.com/shardgen/shardgen/runtime/internal/dynlib"
 )
 
 // Error is a status of the driver that is not success.
@@ -57,21 +59,11 @@ func (d *driver) check(f function, code int32) error {
 // describe returns what the driver says of a status, empty where it does not
 // know it.
 func (d *driver) describe(f function, code int32) string {
-	var text *byte
-	if d.status(f, uintptr(code), uintptr(unsafe.Pointer(&text))) != success || text == nil {
+	var text uintptr
+	if d.status(f, uintptr(code), uintptr(unsafe.Pointer(&text))) != success {
 		return ""
 	}
-	return cString(text)
-}
-
-// cString copies a string of C, of at most a page.
-func cString(first *byte) string {
-	const limit = 4096
-	n := 0
-	for n < limit && *(*byte)(unsafe.Add(unsafe.Pointer(first), n)) != 0 {
-		n++
-	}
-	return string(unsafe.Slice(first, n))
+	return dynlib.Text(text)
 }
 
 // codeOf returns the status in an error, success where it has none.

@@ -28,6 +28,9 @@ func (s *Stream) eventOf(seq uint64) *uintptr {
 // poll reports whether a point is past, without waiting. The error is the
 // stream's, if it spoils the point.
 func (s *Stream) poll(seq uint64) (bool, error) {
+	if s == nil {
+		return false, errNoStream
+	}
 	if past, err := s.settled(seq); past || err != nil {
 		return past, err
 	}
@@ -37,7 +40,12 @@ func (s *Stream) poll(seq uint64) (bool, error) {
 	if err := s.device.Enter(); err != nil {
 		return false, err
 	}
-	code := s.device.query(cuEventQuery, unsafe.Slice(s.eventOf(seq), 1))
+	s.using.RLock()
+	code := int32(success) // of a stream that was closed meanwhile, when it was empty
+	if !s.gone {
+		code = s.device.query(cuEventQuery, unsafe.Slice(s.eventOf(seq), 1))
+	}
+	s.using.RUnlock()
 	s.device.Leave()
 	if code != success && code != errNotReady {
 		return s.broken(seq, s.errorf("%w", s.device.driver.check(cuEventQuery, code)))

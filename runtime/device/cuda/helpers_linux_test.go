@@ -77,6 +77,7 @@ typedef int CUjit_option;
 typedef int CUfunction_attribute;
 typedef int CUstreamCaptureMode;
 typedef unsigned long long CUdeviceptr;
+typedef struct { char bytes[16]; } CUuuid;
 typedef struct context *CUcontext;
 typedef struct stream *CUstream;
 typedef struct event *CUevent;
@@ -94,7 +95,7 @@ func openDouble(t *testing.T) (*double, string) {
 	var header strings.Builder
 	header.WriteString(cTypes)
 	for _, p := range prototypes {
-		fmt.Fprintf(&header, "CUresult %s(%s);\n", p.symbol, p.parameters)
+		fmt.Fprintf(&header, "%s;\n", p)
 	}
 	folder := t.TempDir()
 	if err := os.WriteFile(filepath.Join(folder, "prototypes.h"), []byte(header.String()), 0o600); err != nil {
@@ -113,7 +114,7 @@ func openDouble(t *testing.T) (*double, string) {
 
 func (d *double) reset() {
 	for _, p := range prototypes {
-		d.fail(p.symbol, success)
+		d.fail(p.Symbol(), success)
 	}
 	d.call("double_reach", forever)
 	d.call("double_capability", 90)
@@ -163,7 +164,7 @@ func (d *double) launched() launch {
 }
 
 func (l launch) String() string {
-	name := cString(&l.name[0])
+	name := dynlib.Text(uintptr(unsafe.Pointer(&l.name[0])))
 	return fmt.Sprintf("%s<%d,%d,%d>%v", name, l.grid, l.block, l.shared, l.words[:l.count])
 }
 

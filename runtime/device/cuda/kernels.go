@@ -15,7 +15,7 @@ import (
 // stream returns the stream to work on, nil where it takes no more work or is
 // not this device's.
 func (k *Kernels) stream(s device.Stream, operation string) *Stream {
-	if mine, ok := s.(*Stream); ok && mine.device.context == k.device.context {
+	if mine, ok := s.(*Stream); ok && (mine == nil || mine.device.context == k.device.context) {
 		if mine.stopped(operation) {
 			return nil
 		}
@@ -95,7 +95,7 @@ func (k *Kernels) Cast(stream device.Stream, dst device.Memory, dstType dtype.DT
 		s.reject(operation, err)
 	case n == 0:
 	case dstType == srcType:
-		s.copy(operation, dst.Addr(), src.Addr(), n*srcType.Bytes())
+		s.copy(operation, cuMemcpyDtoDAsync, dst.Addr(), src.Addr(), n*srcType.Bytes())
 	default:
 		s.arguments.reset()
 		s.arguments.add(uint64(dst.Addr()))

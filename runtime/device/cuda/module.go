@@ -107,16 +107,20 @@ func (m *Module) lookUp(name string) (Function, error) {
 	return f, err
 }
 
-// Close unloads the module, when no stream uses it any more: it waits for those
-// that failed. Closing twice is allowed.
+// Close unloads the module, when no stream uses it any more: it waits for them as
+// [Device.Free] does, and leaves the module loaded where work is stuck. Closing
+// twice is allowed.
 func (m *Module) Close() error {
 	if m.handle == 0 {
 		return nil
 	}
 	handle := m.handle
 	m.handle = 0
-	m.device.awaitAbandoned()
-	if err := m.device.within(cuModuleUnload, handle); err != nil {
+	err := m.device.await()
+	if err == nil {
+		err = m.device.within(cuModuleUnload, handle)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: unloading a module: %w", m.device.label(), err)
 	}
 	return nil

@@ -14,12 +14,12 @@ import (
 	"github.com/shardgen/shardgen/runtime/random"
 )
 
-// closeLimit bounds how long Close waits for a stream's work.
-const closeLimit = 30 * time.Second
-
 // Stream is a queue of the GPU's work, in order. Methods that add work are for
-// one goroutine at a time; Synchronize, Done, Fail, Err and waits by other streams
-// are for any.
+// one goroutine at a time; Synchronize, Done, Fail, Err, Close and waits by other
+// streams are for any.
+//
+// A nil *Stream, which OpenStream returns with an error, is one that failed: work
+// on it and waits for it end with that.
 type Stream struct {
 	device *Device
 	name   string
@@ -29,7 +29,11 @@ type Stream struct {
 	seq    atomic.Uint64 // points recorded
 	done   atomic.Uint64 // points known to be past
 	failed atomic.Pointer[failure]
-	closed atomic.Bool
+
+	closing sync.Once
+	closed  atomic.Bool
+	using   sync.RWMutex // held for writing when the driver's objects go
+	gone    bool         // they have gone
 
 	frame     [11]uintptr     // arguments of the call that is being made
 	arguments launchArguments // of the launch that is being made, where the driver reads them
@@ -92,6 +96,9 @@ func (d *Device) openStream(name string, create func(handle *uintptr) error) (*S
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.ending {
+		return nil, errors.Join(s.errorf("creation: %w", d.errClosed()), s.destroy())
+	}
 	d.streams = append(d.streams, s)
 	return s, nil
 }
@@ -113,11 +120,11 @@ func (s *Stream) errorf(format string, arguments ...any) error {
 // stopped reports whether the stream takes no more work. An operation after
 // Close becomes its error.
 func (s *Stream) stopped(operation string) bool {
-	if s.failed.Load() != nil {
+	if s == nil || s.failed.Load() != nil {
 		return true
 	}
 	if s.closed.Load() {
-		s.reject(operation, errors.New("after Close"))
+		s.reject(operation, errAfterClose)
 		return true
 	}
 	return false
@@ -132,7 +139,11 @@ func (s *Stream) reject(operation string, err error) {
 // known to be past will never be reached, and later work is not submitted. A
 // library that found the stream's work stuck or spoiled calls it before it ends
 // that work.
-func (s *Stream) Fail(err error) { s.fail(s.done.Load()+1, s.errorf("%w", err)) }
+func (s *Stream) Fail(err error) {
+	if s != nil {
+		s.fail(s.done.Load()+1, s.errorf("%w", err))
+	}
+}
 
 // fail also fails the streams that wait for a spoiled point: their work would use
 // what is not there.
@@ -150,8 +161,14 @@ func (s *Stream) fail(seq uint64, err error) {
 	}
 }
 
+// errNoStream is what ends work on a nil *Stream.
+var errNoStream = errors.New("cuda: the stream is a nil *cuda.Stream: opening it returned an error")
+
 // Err returns the stream's first error so far, nil while it works.
 func (s *Stream) Err() error {
+	if s == nil {
+		return errNoStream
+	}
 	if f := s.failed.Load(); f != nil {
 		return f.err
 	}
@@ -164,36 +181,63 @@ func (s *Stream) submit(operation string, f function, arguments int) {
 		s.reject(operation, err)
 		return
 	}
-	code := s.device.driver.status(f, s.frame[:arguments]...)
+	s.using.RLock()
+	code := int32(success)
+	gone := s.gone
+	if !gone {
+		code = s.device.driver.status(f, s.frame[:arguments]...)
+	}
+	s.using.RUnlock()
 	s.device.Leave()
-	if code != success {
+	switch {
+	case gone:
+		s.reject(operation, errAfterClose)
+	case code != success:
 		s.reject(operation, s.device.driver.check(f, code))
 	}
 }
 
-// Copy implements device.Stream. The ranges are the same or do not overlap.
+var errAfterClose = errors.New("after Close")
+
+// Copy implements device.Stream. The ranges are the same or do not overlap, and
+// one of them may be page-locked memory of the host: all or a part of what
+// [Device.AllocPinned] returned. The host reads what was copied to it, or writes
+// over what is copied from it, when Done or Synchronize says that the work up to a
+// Record behind the copy is done. Other memory of the host is refused: the driver
+// would copy it through buffers of its own, and the host would wait.
 func (s *Stream) Copy(dst, src device.Memory) {
 	const operation = "copy"
 	if s.stopped(operation) {
 		return
 	}
-	if err := checkCopy(dst, src); err != nil {
+	if err := s.device.checkCopy(dst, src); err != nil {
 		s.reject(operation, err)
 		return
 	}
-	s.copy(operation, dst.Addr(), src.Addr(), dst.Bytes())
+	f := cuMemcpyDtoDAsync
+	switch {
+	case src.Host() != nil:
+		f = cuMemcpyHtoDAsync
+	case dst.Host() != nil:
+		f = cuMemcpyDtoHAsync
+	}
+	s.copy(operation, f, dst.Addr(), src.Addr(), dst.Bytes())
 }
 
-func (s *Stream) copy(operation string, dst, src device.Addr, bytes int64) {
+// copy adds a copy in the direction of f.
+func (s *Stream) copy(operation string, f function, dst, src device.Addr, bytes int64) {
 	if bytes == 0 || dst == src {
 		return
 	}
 	s.frame = [11]uintptr{uintptr(dst), uintptr(src), uintptr(bytes), s.handle}
-	s.submit(operation, cuMemcpyDtoDAsync, 4)
+	s.submit(operation, f, 4)
 }
 
 // Record implements device.Stream.
 func (s *Stream) Record() device.Event {
+	if s == nil {
+		return device.Event{Stream: s, Seq: 1}
+	}
 	seq := s.seq.Load()
 	if s.closed.Load() && s.failed.Load() == nil {
 		return device.Event{Stream: s, Seq: seq}
@@ -216,6 +260,10 @@ func (s *Stream) Wait(e device.Event) {
 		return
 	}
 	other, ok := e.Stream.(*Stream)
+	if ok && other == nil {
+		s.reject(operation, errNoStream)
+		return
+	}
 	if !ok || other.device.context != s.device.context {
 		s.reject(operation, fmt.Errorf("the event is of a stream of another device (a %T)", e.Stream))
 		return
@@ -225,6 +273,11 @@ func (s *Stream) Wait(e device.Event) {
 	}
 	if err := other.lend(s, e.Seq); err != nil {
 		s.fail(s.seq.Load()+1, err)
+		return
+	}
+	other.using.RLock()
+	defer other.using.RUnlock()
+	if other.gone { // after its work
 		return
 	}
 	s.frame[0], s.frame[1], s.frame[2] = s.handle, *other.eventOf(e.Seq), 0
@@ -275,62 +328,109 @@ func (s *Stream) note(to *Stream, seq uint64) {
 
 // Close implements device.Stream. It waits for the work that was submitted, half
 // a minute at most, and returns the stream's first error where no Synchronize
-// has. Closing twice is allowed.
-func (s *Stream) Close() error {
-	if s.closed.Swap(true) {
-		return nil
-	}
-	err := errors.Join(s.drain(), s.destroy())
-	d := s.device
-	d.mu.Lock()
-	d.streams = slices.DeleteFunc(d.streams, func(other *Stream) bool { return other == s })
-	d.mu.Unlock()
-	if f := s.failed.Load(); f != nil && !f.seen.Swap(true) {
-		return errors.Join(f.err, err)
+// has. Where the work is stuck, the driver's objects stay until the device is
+// closed. Closing twice is allowed: all calls return when it is closed, and the
+// first has the error.
+func (s *Stream) Close() (err error) {
+	if s != nil {
+		s.closing.Do(func() { err = s.close() })
 	}
 	return err
 }
 
-// drain waits until the stream is empty. Broken work makes its status the
-// stream's error.
+func (s *Stream) close() error {
+	s.closed.Store(true)
+	if s.device.closed.Load() { // which left it behind, and said so
+		return s.unseen()
+	}
+	err := s.drain()
+	if err == nil {
+		err = s.destroy()
+	}
+	if s.gone {
+		s.device.forget(s)
+	}
+	if f := s.unseen(); f != err {
+		return errors.Join(f, err)
+	}
+	return err
+}
+
+// unseen returns the stream's first error where nobody has heard of it.
+func (s *Stream) unseen() error {
+	if f := s.failed.Load(); f != nil && !f.seen.Swap(true) {
+		return f.err
+	}
+	return nil
+}
+
+// drain waits until the stream is empty; the error is that it is not in time.
+// Broken work makes its status the stream's error.
 func (s *Stream) drain() error {
-	err := s.ended()
+	limit := s.device.patience()
+	err := s.ended(time.Now().Add(limit))
 	switch {
 	case err == nil:
 		s.done.Store(s.seq.Load())
 		return nil
 	case codeOf(err) == errNotReady:
-		err = s.errorf("Close: its work is not done after %v", closeLimit)
-		s.Fail(err)
+		s.device.late.Store(true)
+		err = s.errorf("Close: its work is not done after %v, a kernel may be stuck", limit)
+		s.fail(s.done.Load()+1, err)
 		return err
 	}
 	s.Fail(err)
 	return nil
 }
 
-// ended waits until the stream has no work left, or the limit of Close. A status
+// ended waits until the work that the stream has now is done, or an end. A status
 // that is neither done nor pending is that of broken work, which has ended.
-func (s *Stream) ended() error {
-	end := time.Now().Add(closeLimit)
+func (s *Stream) ended(end time.Time) error {
+	next := s.seq.Load() + 1 // of a stream that never is empty, a point behind that work
 	for pause := (pause{}); ; pause.wait() {
-		err := s.device.ask(s.handle)
-		if codeOf(err) != errNotReady || time.Now().After(end) {
+		err := s.ask()
+		if codeOf(err) != errNotReady {
+			return err
+		}
+		if s.failed.Load() == nil && s.seq.Load() >= next {
+			if past, _ := s.poll(next); past {
+				return nil
+			}
+		}
+		if time.Now().After(end) {
 			return err
 		}
 	}
 }
 
-// ask asks the driver whether a stream has work left.
-func (d *Device) ask(stream uintptr) error {
+// ask asks the driver whether the stream has work left.
+func (s *Stream) ask() error {
+	d := s.device
 	if err := d.Enter(); err != nil {
 		return err
 	}
 	defer d.Leave()
-	return d.driver.check(cuStreamQuery, d.query(cuStreamQuery, []uintptr{stream}))
+	s.using.RLock()
+	defer s.using.RUnlock()
+	if s.gone {
+		return nil
+	}
+	return d.driver.check(cuStreamQuery, d.query(cuStreamQuery, []uintptr{s.handle}))
 }
 
-// destroy gives the driver's objects back; the driver keeps what work still uses.
+// destroy gives the driver's objects back, when no other goroutine is about to
+// use them: a call with them can be stuck, as work can.
 func (s *Stream) destroy() error {
+	for end := time.Now().Add(s.device.patience()); !s.using.TryLock(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return s.errorf("Close: a call of the driver has not returned, a kernel may be stuck")
+		}
+	}
+	defer s.using.Unlock()
+	if s.gone {
+		return nil
+	}
+	s.gone = true
 	var all []error
 	for _, e := range s.events {
 		if e != 0 {

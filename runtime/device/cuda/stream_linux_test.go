@@ -171,6 +171,7 @@ func TestStreamsThatWaitForEachOtherFailTogether(t *testing.T) {
 	b.Fail(errors.New("broken"))
 	wantError(t, a.Err(), "stream b: broken")
 	wantError(t, b.Err(), "stream b: broken")
+	d.reset() // what is held is waited for in Close
 }
 
 func TestAnErrorOfTheGPUFailsTheStream(t *testing.T) {

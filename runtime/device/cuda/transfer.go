@@ -2,9 +2,8 @@ package cuda
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"unsafe"
+	"time"
 
 	"github.com/shardgen/shardgen/runtime/device"
 )
@@ -14,8 +13,8 @@ import (
 // collector, which can't stop a goroutine inside a copy.
 const stageBytes = 4 << 20
 
-// staging is page-locked memory of the host, which the GPU reads and writes by
-// itself, and the stream of those copies. One transfer uses it at a time.
+// staging is page-locked memory of the host and the stream of its copies. One
+// transfer uses it at a time.
 type staging struct {
 	stream *Stream
 	turn   chan struct{} // holds a token while no transfer runs
@@ -24,37 +23,40 @@ type staging struct {
 
 // stage is a buffer and the point at which the GPU is done with it.
 type stage struct {
-	host []byte
+	host device.Memory
 	free device.Event
 }
 
-func newStaging(d *Device) (*staging, error) {
-	s, err := d.OpenStream("transfer")
-	if err != nil {
-		return nil, err
+func (d *Device) openStaging() (err error) {
+	d.staging = &staging{turn: make(chan struct{}, 1)}
+	d.staging.resume()
+	if d.staging.stream, err = d.OpenStream("transfer"); err != nil {
+		return err
 	}
-	g := &staging{stream: s, turn: make(chan struct{}, 1)}
-	for i := range g.stages {
-		var p unsafe.Pointer
-		if err := d.within(cuMemHostAlloc, uintptr(unsafe.Pointer(&p)), stageBytes, hostPortable); err != nil {
-			return nil, errors.Join(fmt.Errorf("%d bytes of page-locked host memory: %w", stageBytes, err), g.free(d), s.Close())
+	for i := range d.staging.stages {
+		if d.staging.stages[i].host, err = d.AllocPinned(stageBytes); err != nil {
+			return err
 		}
-		g.stages[i].host = unsafe.Slice((*byte)(p), stageBytes)
 	}
-	g.turn <- struct{}{}
-	return g, nil
+	return nil
 }
 
-// free gives the buffers back. No transfer may run.
-func (g *staging) free(d *Device) error {
-	var all []error
-	for i := range g.stages {
-		if h := g.stages[i].host; h != nil {
-			all = append(all, d.within(cuMemFreeHost, uintptr(unsafe.Pointer(unsafe.SliceData(h)))))
-			g.stages[i].host = nil
-		}
+// stop waits for the transfer that runs, and lets no other begin.
+func (g *staging) stop(limit time.Duration) error {
+	select {
+	case <-g.turn:
+		return nil
+	case <-time.After(limit):
+		return fmt.Errorf("a read or a write has not ended after %v", limit)
 	}
-	return errors.Join(all...)
+}
+
+// resume ends a transfer's turn, or a stop.
+func (g *staging) resume() {
+	select {
+	case g.turn <- struct{}{}:
+	default: // the transfer that stop waited for ended meanwhile
+	}
 }
 
 // Read implements device.Device, at any length.
@@ -82,9 +84,11 @@ func (d *Device) transfer(ctx context.Context, what string, host []byte, m devic
 	case <-ctx.Done():
 		return d.wrapTransfer(what, m, context.Cause(ctx))
 	}
-	err = work(ctx, host, m)
-	d.staging.turn <- struct{}{}
-	return d.wrapTransfer(what, m, err)
+	defer d.staging.resume()
+	if d.closed.Load() {
+		return d.errClosed()
+	}
+	return d.wrapTransfer(what, m, work(ctx, host, m))
 }
 
 func (d *Device) wrapTransfer(what string, m device.Memory, err error) error {
@@ -119,7 +123,7 @@ func (d *Device) readThrough(ctx context.Context, dst []byte, src device.Memory)
 			if err := g.stream.Synchronize(ctx, before.free); err != nil {
 				return err
 			}
-			copy(pending, before.host)
+			copy(pending, before.host.Host())
 		}
 		pending = next
 	}
@@ -131,8 +135,7 @@ func (g *staging) fetch(ctx context.Context, s *stage, src device.Memory) error 
 	if err := g.stream.Synchronize(ctx, s.free); err != nil {
 		return err
 	}
-	g.stream.frame = [11]uintptr{uintptr(unsafe.Pointer(unsafe.SliceData(s.host))), uintptr(src.Addr()), uintptr(src.Bytes()), g.stream.handle}
-	g.stream.submit("copy to the host", cuMemcpyDtoHAsync, 4)
+	g.stream.Copy(s.host.Slice(0, src.Bytes()), src)
 	s.free = g.stream.Record()
 	return g.stream.seen()
 }
@@ -155,9 +158,8 @@ func (g *staging) send(ctx context.Context, s *stage, dst device.Memory, src []b
 	if err := g.stream.Synchronize(ctx, s.free); err != nil {
 		return err
 	}
-	copy(s.host, src)
-	g.stream.frame = [11]uintptr{uintptr(dst.Addr()), uintptr(unsafe.Pointer(unsafe.SliceData(s.host))), uintptr(len(src)), g.stream.handle}
-	g.stream.submit("copy from the host", cuMemcpyHtoDAsync, 4)
+	copy(s.host.Host(), src)
+	g.stream.Copy(dst, s.host.Slice(0, dst.Bytes()))
 	s.free = g.stream.Record()
 	return g.stream.seen()
 }

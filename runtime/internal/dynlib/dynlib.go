@@ -2,9 +2,10 @@
 // the CUDA driver, NCCL. A binary therefore starts where they are missing, and
 // says what is missing when it is asked to use them.
 //
-// It takes the names of a library and gives the addresses of its functions, which
-// are called through [Call]. It works on 64-bit Linux; elsewhere [Open] returns an
-// error. It imports purego and the standard library.
+// It takes the names of a library and a table of [Prototype]s, and gives the
+// addresses of the functions, which are called through [Call]. It works on 64-bit
+// Linux; elsewhere [Open] returns an error. It imports purego and the standard
+// library.
 package dynlib
 
 import (
@@ -12,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"unsafe"
 )
 
 // Library says where a library may be.
@@ -117,4 +119,46 @@ func (h *Handle) Symbol(name string) (uintptr, error) {
 		return 0, fmt.Errorf("%s (%s) has no %s: %w", h.name, h.path, name, err)
 	}
 	return address, nil
+}
+
+// Prototype is the declaration of a function in C, without a semicolon:
+// "int setenv(const char *name, const char *value, int replace)". Where a header
+// maps the name to a symbol with a suffix, because the name without has older
+// parameters, it has the suffix.
+type Prototype string
+
+// Symbol returns the function's name.
+func (p Prototype) Symbol() string {
+	before, _, _ := strings.Cut(string(p), "(")
+	return before[strings.LastIndexAny(before, " *")+1:]
+}
+
+// Arguments returns how many the function takes; it takes one at least.
+func (p Prototype) Arguments() int { return strings.Count(string(p), ",") + 1 }
+
+// Functions returns the addresses of all functions of a table, in its order.
+func (h *Handle) Functions(table []Prototype) ([]uintptr, error) {
+	addresses := make([]uintptr, len(table))
+	for i, p := range table {
+		var err error
+		if addresses[i], err = h.Symbol(p.Symbol()); err != nil {
+			return nil, err
+		}
+	}
+	return addresses, nil
+}
+
+// Text copies a string of C, of at most a page; a null pointer is empty.
+func Text(address uintptr) string {
+	const limit = 4096
+	// Not an address of Go's: a copy of it is read as a pointer.
+	first := *(**byte)(unsafe.Pointer(&address))
+	if first == nil {
+		return ""
+	}
+	n := 0
+	for n < limit && *(*byte)(unsafe.Add(unsafe.Pointer(first), n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice(first, n))
 }

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"unsafe"
 )
 
 // libc is on every machine that runs a program which opens libraries.
@@ -74,4 +76,59 @@ func TestAMissingSymbolIsNamedWithItsLibrary(t *testing.T) {
 	if _, err := h.Symbol("cuNothing"); err == nil || !strings.Contains(err.Error(), "the C library (libc.so.6) has no cuNothing: ") {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestATablesFunctionsAreFoundByTheirPrototypes(t *testing.T) {
+	h, err := Open(libc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := []Prototype{"long labs(long x)", "char *getenv(const char *name)", "void *memcpy(void *to, const void *from, size_t bytes)"}
+	for i, want := range []struct {
+		symbol    string
+		arguments int
+	}{{"labs", 1}, {"getenv", 1}, {"memcpy", 3}} {
+		if p := table[i]; p.Symbol() != want.symbol || p.Arguments() != want.arguments {
+			t.Errorf("%s: %q with %d arguments", p, p.Symbol(), p.Arguments())
+		}
+	}
+	functions, err := h.Functions(table)
+	if err != nil || len(functions) != len(table) {
+		t.Fatal(functions, err)
+	}
+	minus := -42
+	if got := Call(functions[0], uintptr(minus)); got != 42 {
+		t.Errorf("labs(-42) = %d", got)
+	}
+	if _, err := h.Functions(append(table, "int cuNothing(void)")); err == nil || !strings.Contains(err.Error(), "has no cuNothing") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestBindMakesAGoFunction(t *testing.T) {
+	h, err := Open(libc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, err := h.Symbol("labs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var abs func(int64) int64
+	Bind(&abs, address)
+	if got := abs(-42); got != 42 {
+		t.Errorf("labs(-42) = %d", got)
+	}
+}
+
+func TestTextsEndAtAZeroOrAfterAPage(t *testing.T) {
+	long := []byte(strings.Repeat("x", 5000))
+	short := []byte("text\x00more")
+	for want, address := range map[int]uintptr{0: 0, 4: uintptr(unsafe.Pointer(&short[0])), 4096: uintptr(unsafe.Pointer(&long[0]))} {
+		if got := Text(address); len(got) != want {
+			t.Errorf("%d bytes, expected %d", len(got), want)
+		}
+	}
+	runtime.KeepAlive(long)
+	runtime.KeepAlive(short)
 }

@@ -33,3 +33,7 @@ func Call(function uintptr, arguments ...uintptr) uintptr {
 	result, _, _ := purego.SyscallN(function, arguments...)
 	return result
 }
+
+// Bind makes *f, a func variable, call a C function. It is for what [Call] can't
+// pass, such as a struct by value, and allocates in each call.
+func Bind(f any, function uintptr) { purego.RegisterFunc(f, function) }

@@ -15,3 +15,6 @@ func symbol(uintptr, string) (uintptr, error) { return 0, errPlatform }
 
 // Call is never reached: no library can be opened here.
 func Call(uintptr, ...uintptr) uintptr { panic("dynlib: " + errPlatform.Error()) }
+
+// Bind is never reached, as Call.
+func Bind(any, uintptr) { panic("dynlib: " + errPlatform.Error()) }

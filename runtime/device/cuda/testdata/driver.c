@@ -69,8 +69,16 @@ long double_calls(const char *name) {
   pthread_mutex_unlock(&lock);
   return calls;
 }
+// Work is held where points are ahead. A driver's call that waits for all work would not return
+// then; this one's does, and is counted.
+static long waits;
+long double_waits(void) { return __atomic_load_n(&waits, __ATOMIC_SEQ_CST); }
+static int busy(void) { return __atomic_load_n(&points, __ATOMIC_SEQ_CST) > __atomic_load_n(&reached, __ATOMIC_SEQ_CST); }
+static void wait_for_all(void) {
+  if (busy()) __atomic_add_fetch(&waits, 1, __ATOMIC_SEQ_CST);
+}
 void double_reach(long point) { __atomic_store_n(&reached, point, __ATOMIC_SEQ_CST); }
-long double_points(void) { return points; }
+long double_points(void) { return __atomic_load_n(&points, __ATOMIC_SEQ_CST); }
 void *double_launched(void) { return &launched; }
 
 static int version_number = 13000;
@@ -82,6 +90,7 @@ CUresult cuGetErrorString(CUresult code, const char **text) { *text = code == 2 
 CUresult cuDeviceGetCount(int *count) { ENTER(); *count = 2; return 0; }
 CUresult cuDeviceGet(CUdevice *device, int ordinal) { ENTER(); *device = ordinal; return 0; }
 CUresult cuDeviceGetName(char *name, int length, CUdevice device) { ENTER(); snprintf(name, length, "Double %d", device); return 0; }
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) { ENTER(); for (int i = 0; i < 16; i++) uuid->bytes[i] = (char)(0xa0 + 16 * device + i); return 0; }
 static int capability = 90;
 void double_capability(int value) { capability = value; }
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
@@ -91,9 +100,22 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
   return 0;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) { ENTER(); *context = (CUcontext)(uintptr_t)(0x100 + device); return 0; }
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { (void)device; ENTER(); return 0; }
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { (void)device; ENTER(); wait_for_all(); return 0; }
 CUresult cuCtxSetCurrent(CUcontext context) { (void)context; ENTER(); return 0; }
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) { ENTER(); *free = 1000; *total = 2000; return 0; }
+
+// Streams and events that are destroyed stay, so that their use is found.
+struct stream { int destroyed; };
+struct event { int destroyed; long point; };
+static long misused;
+long double_misused(void) { return __atomic_load_n(&misused, __ATOMIC_SEQ_CST); }
+static void use(int *destroyed) {
+  if (__atomic_load_n(destroyed, __ATOMIC_SEQ_CST)) __atomic_add_fetch(&misused, 1, __ATOMIC_SEQ_CST);
+}
+static CUevent live(CUevent event) {
+  use(&event->destroyed);
+  return event;
+}
 
 static size_t skew;
 void double_skew(long bytes) { skew = bytes; }
@@ -104,25 +126,25 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
   *address = (uintptr_t)p + skew;
   return 0;
 }
-CUresult cuMemFree_v2(CUdeviceptr address) { ENTER(); free((void *)((uintptr_t)address & ~(uintptr_t)0xffff)); return 0; }
+CUresult cuMemFree_v2(CUdeviceptr address) { ENTER(); wait_for_all(); free((void *)((uintptr_t)address & ~(uintptr_t)0xffff)); return 0; }
 CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags) { (void)flags; ENTER(); *address = malloc(bytes); return *address ? 0 : 2; }
-CUresult cuMemFreeHost(void *address) { ENTER(); free(address); return 0; }
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) { (void)stream; ENTER(); memcpy((void *)to, (void *)from, bytes); return 0; }
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) { (void)stream; ENTER(); memcpy((void *)to, from, bytes); return 0; }
-CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) { (void)stream; ENTER(); memcpy(to, (void *)from, bytes); return 0; }
+CUresult cuMemFreeHost(void *address) { ENTER(); wait_for_all(); free(address); return 0; }
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) { ENTER(); use(&stream->destroyed); memcpy((void *)to, (void *)from, bytes); return 0; }
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) { ENTER(); use(&stream->destroyed); memcpy((void *)to, from, bytes); return 0; }
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) { ENTER(); use(&stream->destroyed); memcpy(to, (void *)from, bytes); return 0; }
 
-CUresult cuStreamCreate(CUstream *stream, unsigned int flags) { (void)flags; ENTER(); *stream = malloc(1); return 0; }
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags) { (void)flags; ENTER(); *stream = calloc(1, sizeof(struct stream)); return 0; }
 static long priority_given;
 long double_priority(void) { return priority_given; }
-CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) { (void)flags; ENTER(); priority_given = priority; *stream = malloc(1); return 0; }
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) { (void)flags; ENTER(); priority_given = priority; *stream = calloc(1, sizeof(struct stream)); return 0; }
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) { ENTER(); *least = 0; *greatest = -3; return 0; }
-CUresult cuStreamDestroy_v2(CUstream stream) { ENTER(); free(stream); return 0; }
+CUresult cuStreamDestroy_v2(CUstream stream) { ENTER(); use(&stream->destroyed); __atomic_store_n(&stream->destroyed, 1, __ATOMIC_SEQ_CST); return 0; }
 static int forbidden(void);
-CUresult cuStreamQuery(CUstream stream) { (void)stream; if (forbidden()) return 900; ENTER(); return 0; }
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) { (void)stream; (void)event; (void)flags; ENTER(); return 0; }
-CUresult cuEventCreate(CUevent *event, unsigned int flags) { (void)flags; ENTER(); *event = calloc(1, sizeof(long)); return 0; }
-CUresult cuEventDestroy_v2(CUevent event) { ENTER(); free(event); return 0; }
-CUresult cuEventRecord(CUevent event, CUstream stream) { (void)stream; ENTER(); *(long *)event = ++points; return 0; }
+CUresult cuStreamQuery(CUstream stream) { if (forbidden()) return 900; ENTER(); use(&stream->destroyed); return busy() ? 600 : 0; }
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) { (void)flags; ENTER(); use(&stream->destroyed); live(event); return 0; }
+CUresult cuEventCreate(CUevent *event, unsigned int flags) { (void)flags; ENTER(); *event = calloc(1, sizeof(struct event)); return 0; }
+CUresult cuEventDestroy_v2(CUevent event) { ENTER(); __atomic_store_n(&live(event)->destroyed, 1, __ATOMIC_SEQ_CST); return 0; }
+CUresult cuEventRecord(CUevent event, CUstream stream) { ENTER(); use(&stream->destroyed); live(event)->point = __atomic_add_fetch(&points, 1, __ATOMIC_SEQ_CST); return 0; }
 /* A capture elsewhere forbids questions to threads that are not relaxed, and ends with the first. */
 static __thread int mode_of_thread;
 static int capturing, spoiled;
@@ -141,7 +163,7 @@ static int forbidden(void) {
   spoiled |= is;
   return is;
 }
-CUresult cuEventQuery(CUevent event) { if (forbidden()) return 900; ENTER(); return *(long *)event <= __atomic_load_n(&reached, __ATOMIC_SEQ_CST) ? 0 : 600; }
+CUresult cuEventQuery(CUevent event) { if (forbidden()) return 900; ENTER(); return live(event)->point <= __atomic_load_n(&reached, __ATOMIC_SEQ_CST) ? 0 : 600; }
 
 // An image is a list of kernels: its text.
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values) {
@@ -154,7 +176,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int co
   *module = (CUmodule)strdup(image);
   return 0;
 }
-CUresult cuModuleUnload(CUmodule module) { ENTER(); free(module); return 0; }
+CUresult cuModuleUnload(CUmodule module) { ENTER(); wait_for_all(); free(module); return 0; }
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
   char line[160];
   ENTER();
