@@ -17,12 +17,24 @@ const rounds = 9
 // Result is one line of the table. Ratio is Ours/Reference where there is a
 // reference, and 0 otherwise.
 type Result struct {
-	Name      string  `json:"name"`
-	Ours      float64 `json:"ours"`
-	Reference float64 `json:"reference"`
-	Ratio     float64 `json:"ratio"`
-	Unit      string  `json:"unit"`
-	Note      string  `json:"note"`
+	Name      string   `json:"name"`
+	Ours      float64  `json:"ours"`
+	Reference float64  `json:"reference"`
+	Ratio     float64  `json:"ratio"`
+	Goal      *float64 `json:"goal,omitempty"` // what Ours should be at most; nil for none
+	Unit      string   `json:"unit"`
+	Note      string   `json:"note"`
+}
+
+// verdict says whether the goal is met.
+func (r *Result) verdict() string {
+	switch {
+	case r.Goal == nil:
+		return ""
+	case r.Ours <= *r.Goal:
+		return fmt.Sprintf("at most %.4g: met", *r.Goal)
+	}
+	return fmt.Sprintf("at most %.4g: missed", *r.Goal)
 }
 
 func main() {
@@ -55,9 +67,9 @@ func run(path string) error {
 
 func table(all []Result) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "name\tours\treference\tratio\tunit\tnote")
+	fmt.Fprintln(w, "name\tours\treference\tratio\tgoal\tunit\tnote")
 	for _, r := range all {
-		fmt.Fprintf(w, "%s\t%.4g\t%.4g\t%.3f\t%s\t%s\n", r.Name, r.Ours, r.Reference, r.Ratio, r.Unit, r.Note)
+		fmt.Fprintf(w, "%s\t%.4g\t%.4g\t%.3f\t%s\t%s\t%s\n", r.Name, r.Ours, r.Reference, r.Ratio, r.verdict(), r.Unit, r.Note)
 	}
 	return w.Flush()
 }

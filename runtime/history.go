@@ -129,32 +129,42 @@ const (
 )
 
 // sumOverRanks adds up over the ranks what is at the start of m.sums, a norm,
-// and checks that all ranks have done the same so far. The sum of n equal numbers
-// x is told from any other sum by that of their squares: only then is n times the
-// one the square of the other.
+// and checks that all ranks have done the same so far.
 func (m *Model) sumOverRanks(ctx context.Context, subject string) (optim.Norm, error) {
-	host := m.sumsHost[:]
+	if err := m.writeChecks(ctx); err != nil {
+		return optim.Norm{}, err
+	}
+	if err := m.sumSums(ctx, subject); err != nil {
+		return optim.Norm{}, err
+	}
+	if !sumsOfEqual(m.sumsHost[optim.NormBytes:], uint64(m.rank.Size())) {
+		return optim.Norm{}, m.fail(m.whoDiffers(ctx))
+	}
+	return optim.NormOf(m.sumsHost[:]), nil
+}
+
+// writeChecks puts the history's hash behind the norm in m.sums, as numbers whose
+// sums show whether it is the same on all ranks: pieces and their squares. The sum
+// of n equal numbers x is told from any other sum by that of their squares: only
+// then is n times the one the square of the other.
+func (m *Model) writeChecks(ctx context.Context) error {
+	checks := m.sumsHost[optim.NormBytes:]
 	for i := range pieces {
 		x := float64(m.rank.history.hash >> (i * pieceBits) & (1<<pieceBits - 1))
-		at := optim.NormBytes + 16*i
-		appendFloats(host[:at], x, x*x)
+		appendFloats(checks[:16*i], x, x*x)
 	}
-	checks := m.sums.Slice(optim.NormBytes, int64(len(host))-optim.NormBytes)
-	if err := m.rank.device.Write(ctx, checks, host[optim.NormBytes:]); err != nil {
-		return optim.Norm{}, m.fail(err)
-	}
+	return m.fail(m.rank.device.Write(ctx, m.sums.Slice(optim.NormBytes, int64(len(checks))), checks))
+}
+
+// sumSums adds up m.sums over the ranks, behind the norm's kernels, and reads what
+// comes out into m.sumsHost.
+func (m *Model) sumSums(ctx context.Context, subject string) error {
 	m.reductions.Wait(m.compute.Record())
 	m.comm.AllReduce(subject, m.sums, dtype.Float64)
 	if err := m.settle(ctx, subject); err != nil {
-		return optim.Norm{}, err
+		return err
 	}
-	if err := m.rank.device.Read(ctx, host, m.sums); err != nil {
-		return optim.Norm{}, m.fail(err)
-	}
-	if !sumsOfEqual(host[optim.NormBytes:], uint64(m.rank.Size())) {
-		return optim.Norm{}, m.fail(m.whoDiffers(ctx))
-	}
-	return optim.NormOf(host), nil
+	return m.fail(m.rank.device.Read(ctx, m.sumsHost[:], m.sums))
 }
 
 func appendFloats(b []byte, x ...float64) []byte {

@@ -159,6 +159,10 @@ func (c *checker) bandwidth(ctx context.Context) {
 		sizes, count = quickBytes, quickRounds
 	}
 	c.check("rates", "bandwidth", func(k *Check) error {
+		sizes, lacks, err := c.fitting(sizes)
+		if err != nil || len(sizes) == 0 {
+			return errors.Join(err, k.skip("%s", lacks))
+		}
 		b, err := c.newBand(slices.Max(sizes))
 		if err != nil {
 			return err
@@ -171,8 +175,23 @@ func (c *checker) bandwidth(ctx context.Context) {
 			}
 		}
 		k.Detail = fmt.Sprintf("%d measured, %d goals missed", len(c.report.Rates), c.report.missed())
+		if lacks != "" {
+			k.Detail += "; larger ones left out: " + lacks
+		}
 		return errors.Join(err, c.closeBand(b))
 	})
+}
+
+// fitting returns the sizes that the GPU has room for, and what it lacks for the
+// first of the others. They are in increasing order.
+func (c *checker) fitting(sizes []int64) (fit []int64, lacks string, err error) {
+	for _, bytes := range sizes {
+		if lacks, err = c.noRoom(bandBytes(bytes)); lacks != "" || err != nil {
+			return fit, lacks, err
+		}
+		fit = append(fit, bytes)
+	}
+	return fit, "", nil
 }
 
 // missed returns how many rates are below their goal.
@@ -204,6 +223,12 @@ func (c *checker) measure(ctx context.Context, b *band, l load, bytes int64, cou
 	return nil
 }
 
+func arenaBytes(bytes int64) int64   { return bytes + 8*alignBytes }
+func partialBytes(bytes int64) int64 { return alignBytes + optim.PartialBytes(bytes) }
+
+// bandBytes is what newBand allocates.
+func bandBytes(bytes int64) int64 { return arenaBytes(bytes) + partialBytes(bytes) }
+
 // newBand allocates what launches of some bytes need: a copy has two halves, and
 // no kernel has more memory than it reads and writes.
 func (c *checker) newBand(bytes int64) (*band, error) {
@@ -212,8 +237,8 @@ func (c *checker) newBand(bytes int64) (*band, error) {
 	if b.stream, err = c.gpu.NewStream("bandwidth", false); err != nil {
 		return nil, err
 	}
-	if b.arena, err = c.gpu.Alloc(bytes + 8*alignBytes); err == nil {
-		b.partials, err = c.gpu.Alloc(alignBytes + optim.PartialBytes(bytes))
+	if b.arena, err = c.gpu.Alloc(arenaBytes(bytes)); err == nil {
+		b.partials, err = c.gpu.Alloc(partialBytes(bytes))
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.closeBand(b))

@@ -4,8 +4,8 @@
 // [Run] takes the program's arguments and gives its exit status. Its sections, in
 // this order: the kernels of all committed packages against the CPU (package
 // devicetest), ranges beyond 2^31 elements, whole models on one GPU and on
-// several, the bandwidth of each kernel, and the host's cost of a gather. Each
-// result is a line of a table, and of the JSON report.
+// several, NCCL between all GPUs, the bandwidth of each kernel, and the host's cost
+// of a gather. Each result is a line of a table, and of the JSON report.
 //
 // It may import the committed generated packages, internal/devicetest and all of
 // runtime. It does not import testing or the doubles, which its tests put in the

@@ -72,17 +72,28 @@ func (c *checker) far(ctx context.Context) {
 			for _, t := range f.ranges {
 				bytes += n*t.Bytes() + redBytes
 			}
-			free, _, err := c.gpu.MemoryBytes()
-			if err != nil {
-				return err
-			}
-			if reserve := optim.PartialBytes(n) + free/50; bytes > free-reserve {
-				return k.skip("it needs %s, the GPU has %s free", size(bytes), size(free))
+			if lacks, err := c.noRoom(bytes + optim.PartialBytes(n)); lacks != "" || err != nil {
+				return errors.Join(err, k.skip("%s", lacks))
 			}
 			k.Detail = fmt.Sprintf("%d elements in %s: ends, powers of two and samples have the CPU's bits", n, size(bytes))
 			return c.runFar(ctx, m.kernels, n, f.ranges, f.run)
 		})
 	}
+}
+
+// noRoom says what the GPU lacks for some bytes; nothing where it has them.
+func (c *checker) noRoom(bytes int64) (string, error) {
+	free, _, err := c.gpu.MemoryBytes()
+	return noRoom(bytes, free), err
+}
+
+// noRoom leaves one part in 50 of what is free to the driver, which needs memory
+// too and gives it in pages.
+func noRoom(bytes, free int64) string {
+	if bytes <= free-free/50 {
+		return ""
+	}
+	return fmt.Sprintf("it needs %s, the GPU has %s free", size(bytes), size(free))
 }
 
 func (c *checker) runFar(ctx context.Context, k device.Kernels, n int64, types []dtype.DType, run func(*far, context.Context) error) (err error) {

@@ -70,12 +70,12 @@ func TestAnEmulatedGPUPassesAllSections(t *testing.T) {
 	for _, k := range o.report.Checks {
 		did[k.Section+" "+string(k.Status)]++
 	}
-	for what, want := range map[string]int{"kernels ok": 3, "far ok": len(farChecks), "model ok": 6, "rates ok": 1, "costs ok": 2, "end ok": 1} {
+	for what, want := range map[string]int{"kernels ok": 3, "far ok": len(farChecks), "model ok": 6, "nccl ok": 7, "rates ok": 1, "costs ok": 2, "end ok": 1} {
 		if did[what] != want {
 			t.Errorf("%d times %q, want %d", did[what], what, want)
 		}
 	}
-	if len(o.report.Rates) < 20 || len(o.report.Costs) != 3 || o.report.Machine.GPUs != emulated.GPUs || !o.report.Quick {
+	if len(o.report.Rates) < 20 || len(o.report.Costs) != 3 || len(o.report.Buses) != 2 || o.report.Machine.GPUs != emulated.GPUs || !o.report.Quick {
 		t.Errorf("%+v", o.report)
 	}
 	for _, r := range o.report.Rates {
@@ -83,7 +83,7 @@ func TestAnEmulatedGPUPassesAllSections(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	for _, words := range []string{"Emulated GPU", "compute capability   9.0", "kernels have the CPU's bits", "of a copy's", "gather and release of a block", "0 of 19 checks failed"} {
+	for _, words := range []string{"Emulated GPU", "compute capability   9.0", "kernels have the CPU's bits", "of a copy's", "gather and release of a block", "NCCL                 2.", "all-gather between 8 GPUs", "NCCL only copies for one rank", "0 of 26 checks failed"} {
 		if !strings.Contains(o.stdout, words) {
 			t.Errorf("the table does not mention %q\n%s", words, o.stdout)
 		}

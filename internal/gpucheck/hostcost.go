@@ -28,8 +28,8 @@ func (c *checker) hostCost(ctx context.Context) {
 	}
 	c.check("costs", "launch", func(k *Check) error { return c.launchCost(ctx, k, operations) })
 	c.check("costs", "gather", func(k *Check) error {
-		if c.noNCCL != nil {
-			return k.skip("%v", c.noNCCL)
+		if lacks, err := c.withoutNCCL(1); lacks != "" || err != nil {
+			return errors.Join(err, k.skip("%s", lacks))
 		}
 		for _, d := range c.packages {
 			if runnable(&d.Layout) && d.Layout.WorldIndex(1) >= 0 {

@@ -44,8 +44,8 @@ func mostRanks(d *shard.Descriptor, gpus int) int {
 }
 
 func (c *checker) model(ctx context.Context, k *Check, d *shard.Descriptor, ranks int) error {
-	if c.noNCCL != nil {
-		return k.skip("%v", c.noNCCL)
+	if lacks, err := c.withoutNCCL(ranks); lacks != "" || err != nil {
+		return errors.Join(err, k.skip("%s", lacks))
 	}
 	if d.Layout.WorldIndex(int64(ranks)) < 0 {
 		return k.skip("the package is not generated for %d ranks", ranks)
@@ -65,7 +65,7 @@ func (c *checker) model(ctx context.Context, k *Check, d *shard.Descriptor, rank
 		}
 		values += len(got[r])
 	}
-	k.Detail = fmt.Sprintf("%d tensors, shards and norms have the CPU's bits", values)
+	k.Detail = fmt.Sprintf("%d tensors, shards and norms have the CPU's bits; NCCL only copies for one rank", values)
 	if ranks > 1 {
 		k.Detail = fmt.Sprintf("%d tensors and shards have the CPU's bits, or are sums within their bound", values)
 	}

@@ -1,6 +1,7 @@
 package gpucheck
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ type Report struct {
 	Machine Machine `json:"machine"`
 	Quick   bool    `json:"quick"` // with small sizes: no measure of speed
 	Checks  []Check `json:"checks"`
+	Buses   []Bus   `json:"buses,omitempty"`
 	Rates   []Rate  `json:"rates,omitempty"`
 	Costs   []Cost  `json:"costs,omitempty"`
 	Failed  int     `json:"failed"` // checks
@@ -28,8 +30,9 @@ type Machine struct {
 	Multiprocessors   int    `json:"multiprocessors"`
 	MemoryBytes       int64  `json:"memory_bytes"`
 	FreeBytes         int64  `json:"free_bytes"`
-	CUDA              string `json:"cuda"`   // that the driver supports
-	Driver            string `json:"driver"` // what the driver says of its version, if anything
+	CUDA              string `json:"cuda"`           // that the driver supports
+	DriverVersion     string `json:"driver_version"` // such as 580.95.05; empty where the driver does not tell it
+	Driver            string `json:"driver"`         // what it says of itself, if anything
 	GPUs              int    `json:"gpus"`
 	NCCL              string `json:"nccl"` // its version, or why there is none
 }
@@ -75,6 +78,15 @@ func (r *Rate) verdict() string {
 	return fmt.Sprintf("goal %.2f missed", r.Goal)
 }
 
+// Bus is the bandwidth of a collective between GPUs.
+type Bus struct {
+	Operation            string  `json:"operation"`
+	GPUs                 int     `json:"gpus"`
+	Bytes                int64   `json:"bytes"`                   // of what is gathered or summed
+	AlgorithmBytesPerSec float64 `json:"algorithm_bytes_per_sec"` // Bytes over the time, median
+	BusBytesPerSec       float64 `json:"bus_bytes_per_sec"`       // (GPUs-1)/GPUs of that
+}
+
 // Cost is the host's time for an operation.
 type Cost struct {
 	Operation    string  `json:"operation"`
@@ -97,7 +109,7 @@ func (m *Machine) print(out io.Writer) {
 	row("device", "%s, one of %d", m.Device, m.GPUs)
 	row("compute capability", "%s, %d multiprocessors", m.ComputeCapability, m.Multiprocessors)
 	row("memory", "%s, %s free", size(m.MemoryBytes), size(m.FreeBytes))
-	row("driver", "CUDA %s%s", m.CUDA, parenthesized(m.Driver))
+	row("driver", "%s, CUDA %s%s", cmp.Or(m.DriverVersion, "version unknown"), m.CUDA, parenthesized(m.Driver))
 	row("NCCL", "%s", m.NCCL)
 	_, _ = fmt.Fprintln(out)
 }
@@ -116,6 +128,11 @@ func (c *Check) print(out io.Writer) {
 func (r *Rate) print(out io.Writer) {
 	_, _ = fmt.Fprintf(out, "%-8s %-40s %9s %8.1f GB/s  %5.2f of a copy's %8.1f  %s\n",
 		"rate", r.Kernel, size(r.Bytes), r.BytesPerSecond/1e9, r.Share, r.CopyBytesPerSec/1e9, r.verdict())
+}
+
+func (b *Bus) print(out io.Writer) {
+	_, _ = fmt.Fprintf(out, "%-8s %-40s %9s %8.1f GB/s  (%.1f GB/s of the algorithm)\n",
+		"bus", fmt.Sprintf("%s between %d GPUs", b.Operation, b.GPUs), size(b.Bytes), b.BusBytesPerSec/1e9, b.AlgorithmBytesPerSec/1e9)
 }
 
 func (c *Cost) print(out io.Writer) {

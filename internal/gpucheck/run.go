@@ -49,6 +49,7 @@ var sections = []section{
 	{"kernels", (*checker).kernels},
 	{"far", (*checker).far},
 	{"model", (*checker).models},
+	{"nccl", (*checker).collectives},
 	{"rates", (*checker).bandwidth},
 	{"costs", (*checker).hostCost},
 }
@@ -65,7 +66,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("gpucheck", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.IntVar(&o.device, "device", 0, "number of the GPU that is checked; models run on the first ones")
+	flags.IntVar(&o.device, "device", 0, "number of the GPU that is checked; models and collectives run on the first ones")
 	flags.BoolVar(&o.quick, "quick", false, "take small sizes: all is checked but what only large ones show, and nothing is measured that means something")
 	flags.StringVar(&o.json, "json", "", "also write the report into this `file`")
 	flags.DurationVar(&o.timeout, "timeout", 5*time.Minute, "fail what is not done after this time")
@@ -191,23 +192,35 @@ func (c *checker) describe() error {
 	v := c.gpu.DriverVersion()
 	c.report.Machine = Machine{
 		Device: c.gpu.Name(), ComputeCapability: fmt.Sprintf("%d.%d", major, minor), Multiprocessors: c.gpu.Multiprocessors(),
-		MemoryBytes: total, FreeBytes: free, CUDA: fmt.Sprintf("%d.%d", v/1000, v%1000/10), Driver: driverText(), GPUs: c.count, NCCL: "found",
+		MemoryBytes: total, FreeBytes: free, CUDA: fmt.Sprintf("%d.%d", v/1000, v%1000/10), GPUs: c.count, NCCL: c.ncclText(),
 	}
-	if c.noNCCL != nil {
-		c.report.Machine.NCCL = c.noNCCL.Error()
-	}
+	text, _ := os.ReadFile("/proc/driver/nvidia/version") // absent in some containers
+	c.report.Machine.Driver, c.report.Machine.DriverVersion = driverText(string(text))
 	return err
 }
 
-// driverText is the first line of what the kernel's part of the driver says of
-// itself; empty where it says nothing.
-func driverText() string {
-	text, err := os.ReadFile("/proc/driver/nvidia/version")
-	if err != nil {
-		return ""
+// ncclText is NCCL's version, or why there is none.
+func (c *checker) ncclText() string {
+	if c.noNCCL != nil {
+		return c.noNCCL.Error()
 	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	return strings.Join(strings.Fields(strings.TrimPrefix(line, "NVRM version:")), " ")
+	version, err := nccl.Version()
+	if err != nil {
+		return err.Error()
+	}
+	return version
+}
+
+// driverText returns the first line of what the kernel's part of the driver says
+// of itself, and the version in it, such as 580.95.05.
+func driverText(text string) (line, version string) {
+	line, _, _ = strings.Cut(text, "\n")
+	words := strings.Fields(strings.TrimPrefix(line, "NVRM version:"))
+	numeric := func(word string) bool { return strings.Contains(word, ".") && strings.Trim(word, "0123456789.") == "" }
+	if i := slices.IndexFunc(words, numeric); i >= 0 {
+		version = words[i]
+	}
+	return strings.Join(words, " "), version
 }
 
 func (c *checker) close() error {
