@@ -147,6 +147,8 @@ extern "C" __global__ void crossed(int* out) {
 }
 extern "C" __global__ void partial(int* out) { out[0] = __shfl_sync(0xffu, 1, 0); }
 extern "C" __global__ void beyond(int* out, int n) { out[n] = 1; }
+extern "C" __global__ void overflow(int* out, int n) { out[0] = 0x7fffffff + n; }
+extern "C" __global__ void shift(int* out, int n) { out[0] = static_cast<int>(1ull << n); }
 `
 
 func TestAFaultyKernelEndsWithThePlace(t *testing.T) {
@@ -161,6 +163,8 @@ func TestAFaultyKernelEndsWithThePlace(t *testing.T) {
 		{"crossed", nil, []string{"block 1: not all threads meet", "thread 0 waits at a barrier (line 17)", "thread 33 waits at a barrier (line 19)"}},
 		{"partial", nil, []string{"a shuffle of part of a warp, mask 0xff"}},
 		{"beyond", []Argument{Value(int32(64))}, []string{"heap-buffer-overflow"}},
+		{"overflow", []Argument{Value(int32(64))}, []string{"runtime error: signed integer overflow"}},
+		{"shift", []Argument{Value(int32(64))}, []string{"runtime error: shift exponent 64 is too large"}},
 		{"beyond", []Argument{Value(int64(3))}, []string{"a parameter of 4 bytes got 8"}},
 		{"beyond", nil, []string{"no entry beyond with 1 parameters"}},
 		{"missing", nil, []string{"no entry missing"}},

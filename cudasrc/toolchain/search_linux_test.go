@@ -88,6 +88,7 @@ func TestTheInstalledReleaseIsAccepted(t *testing.T) {
 }
 
 func TestACompilerThatHangsIsGivenUp(t *testing.T) {
+	t.Parallel()
 	nvcc := program(t, filepath.Join(t.TempDir(), "nvcc"), "sleep 10")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

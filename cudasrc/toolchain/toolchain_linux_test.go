@@ -19,7 +19,7 @@ import (
 	"github.com/shardgen/shardgen/cudasrc"
 	"github.com/shardgen/shardgen/gen/cuemit"
 	"github.com/shardgen/shardgen/gen/plan"
-	"github.com/shardgen/shardgen/runtime/fatbin"
+	"github.com/shardgen/shardgen/runtime/kernel"
 	"github.com/shardgen/shardgen/spec"
 )
 
@@ -28,18 +28,22 @@ var update = flag.Bool("update", false, "write testdata/kernels.txt anew")
 const (
 	table       = "testdata/kernels.txt"
 	compileWait = 2 * time.Minute
-	// Limits: the processor time that a package's kernels take to compile, and the
-	// bytes of gpt2's fatbin.
-	compileLimit  = 15 * time.Second
-	gpt2FatbinMax = 1 << 20
+	// Limits: the processor time that a real model's kernels take to compile, and the
+	// bytes of their fatbin.
+	compileLimit   = 15 * time.Second
+	fatbinMaxBytes = 1 << 20
 )
 
-// specs are compiled; samples have every element type and optimizer. Others have
-// kernels that are among theirs.
-var specs = []string{
-	"samples/alldtypes", "samples/oddshapes", "samples/tiny",
-	"models/gpt2", "models/llama-3-8b",
-}
+// Specs that are compiled: real models, and those that together ask for every
+// kernel.
+const (
+	gpt2    = "../../spec/models/gpt2.yaml"
+	llama   = "../../spec/models/llama-3-8b.yaml"
+	largest = "../../spec/models/llama-3.1-405b.yaml"
+	tiny    = "../../spec/samples/tiny.yaml"
+)
+
+var everyKernel = []string{"testdata/momentum.yaml", "testdata/adamw.yaml", "testdata/none.yaml"}
 
 // compiler skips a test where the compilers are not installed, except in CI.
 func compiler(t *testing.T) *Compiler {
@@ -56,37 +60,34 @@ func compiler(t *testing.T) *Compiler {
 	return nil
 }
 
-// with lets a spec train, for models that leave the optimizer out.
-func with(t *testing.T, yaml, key string) string {
-	t.Helper()
-	name, _, _ := strings.Cut(key, ":")
-	if strings.Contains(yaml, "\n"+name+":") {
+// trained lets a spec train, for models that leave the optimizer out.
+func trained(yaml string) string {
+	if strings.Contains(yaml, "\noptimizer:") {
 		return yaml
 	}
-	changed := strings.Replace(yaml, "\nblocks:", "\n"+key+"\nblocks:", 1)
-	if changed == yaml {
-		t.Fatal("the spec has no blocks")
-	}
-	return changed
+	return strings.Replace(yaml, "\nblocks:", "\noptimizer: {kind: adamw}\nblocks:", 1)
 }
 
-func planOf(t *testing.T, name string) *plan.Plan {
+func asIs(content string) string { return content }
+
+func planOf(t *testing.T, path string, edit func(yaml string) string) *plan.Plan {
 	t.Helper()
-	path := filepath.Join("../../spec", name+".yaml")
 	yaml, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, faults := spec.Parse(path, []byte(with(t, string(yaml), "optimizer: {kind: adamw}")))
+	m, faults := spec.Parse(path, []byte(edit(string(yaml))))
 	if m == nil {
-		t.Fatalf("%s: %v", name, faults)
+		t.Fatalf("%s: %v", path, faults)
 	}
 	p, faults := plan.Build(m)
 	if p == nil {
-		t.Fatalf("%s: %v", name, faults)
+		t.Fatalf("%s: %v", path, faults)
 	}
 	return p
 }
+
+func names(p *plan.Plan) []string { return kernel.Needed(p.Layout) }
 
 // write puts a package's CUDA files and the headers into a folder of their own.
 func write(t *testing.T, p *plan.Plan, edit func(name, content string) string) string {
@@ -107,12 +108,10 @@ func write(t *testing.T, p *plan.Plan, edit func(name, content string) string) s
 	return folder
 }
 
-func asIs(_, content string) string { return content }
-
 // compile returns the path of a plan's fatbin.
 func compile(t *testing.T, c *Compiler, p *plan.Plan) string {
 	t.Helper()
-	folder := write(t, p, asIs)
+	folder := write(t, p, func(_, content string) string { return content })
 	ctx, cancel := context.WithTimeout(t.Context(), compileWait)
 	defer cancel()
 	fatbin := filepath.Join(folder, "kernels.fatbin")
@@ -122,31 +121,36 @@ func compile(t *testing.T, c *Compiler, p *plan.Plan) string {
 	return fatbin
 }
 
-func TestEveryPackageCompilesForAllTargets(t *testing.T) {
+// Not parallel: the time of all processes is the compiler's alone.
+func TestARealModelCompilesInTimeAndToTheSameBytesInAnyFolder(t *testing.T) {
 	c := compiler(t)
-	var b strings.Builder
-	b.WriteString("# Registers of a thread, for sm_80, sm_90 and sm_100; then loads and stores of 16\n# bytes in the PTX, of which a change means that some became narrower. `go test ./cudasrc/toolchain -update` writes it anew.\n")
-	for _, name := range specs {
-		p := planOf(t, name)
+	for _, path := range []string{gpt2, llama} {
+		p := planOf(t, path, trained)
 		before := childrenTime(t)
 		fatbin := compile(t, c, p)
 		took := childrenTime(t) - before
 		if took > compileLimit {
-			t.Errorf("%s takes %v of a processor to compile, at most %v is allowed", name, took, compileLimit)
+			t.Errorf("%s takes %v of a processor to compile, at most %v is allowed", path, took, compileLimit)
 		}
-		checkTargets(t, c, fatbin)
-		rows := registers(t, c, p, fatbin, checkPTX(t, c, fatbin))
-		fmt.Fprintf(&b, "\n%s: %d kernels\n%s", name, len(rows), strings.Join(rows, ""))
-		info, err := os.Stat(fatbin)
-		if err != nil {
-			t.Fatal(err)
+		rows(t, c, fatbin, names(p))
+		first := read(t, fatbin)
+		if len(first) > fatbinMaxBytes {
+			t.Errorf("the fatbin of %s has %d bytes, at most %d are allowed", path, len(first), fatbinMaxBytes)
 		}
-		if name == "models/gpt2" && info.Size() > gpt2FatbinMax {
-			t.Errorf("the fatbin of gpt2 has %d bytes, at most %d are allowed", info.Size(), gpt2FatbinMax)
+		if path == gpt2 && !bytes.Equal(first, read(t, compile(t, c, p))) {
+			t.Error("a second build in another folder has other bytes")
 		}
-		t.Logf("%s: %d kernels, %d bytes, %v", name, len(rows), info.Size(), took.Round(time.Millisecond))
+		t.Logf("%s: %d kernels, %d bytes, %v", path, len(names(p)), len(first), took.Round(time.Millisecond))
 	}
-	compareTable(t, b.String())
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // childrenTime is the processor time of all processes that tests have waited for:
@@ -160,19 +164,84 @@ func childrenTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func compareTable(t *testing.T, got string) {
+func TestEveryKernelCompilesForAllTargets(t *testing.T) {
+	c := compiler(t)
+	made := make([]map[string]string, len(everyKernel))
+	t.Run("spec", func(t *testing.T) {
+		for i, path := range everyKernel {
+			t.Run(filepath.Base(path), func(t *testing.T) {
+				t.Parallel()
+				p := planOf(t, path, asIs)
+				made[i] = rows(t, c, compile(t, c, p), names(p))
+			})
+		}
+	})
+	all := map[string]string{}
+	for _, m := range made {
+		for name, row := range m {
+			if other, ok := all[name]; ok && other != row {
+				t.Errorf("two specs give the rows\n%s%s", other, row)
+			}
+			all[name] = row
+		}
+	}
+	compareTable(t, all)
+}
+
+const tableHead = "# Registers of a thread, for sm_80, sm_90 and sm_100; then loads and stores of 16\n" +
+	"# bytes in the PTX, of which a change means that some became narrower. `go test\n" +
+	"# ./cudasrc/toolchain -update` writes it anew.\n"
+
+func compareTable(t *testing.T, all map[string]string) {
 	t.Helper()
-	if *update {
+	got := tableHead
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		got += all[name]
+	}
+	if *update && !t.Failed() {
 		if err := os.WriteFile(table, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(table)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
+	if want := string(read(t, table)); got != want {
 		t.Errorf("%s differs; run `go test ./cudasrc/toolchain -update` and look at the change. Now:\n%s", table, got)
+	}
+}
+
+// rows checks a fatbin and returns the table's row of each kernel: that it has all
+// targets, and each of them the named kernels, without a stack.
+func rows(t *testing.T, c *Compiler, fatbin string, kernels []string) map[string]string {
+	t.Helper()
+	checkTargets(t, c, fatbin)
+	wide := checkPTX(t, c, fatbin)
+	sameNames(t, "the PTX", wide, kernels)
+	made := map[string]string{}
+	for _, name := range kernels {
+		made[name] = fmt.Sprintf("%-40s", name)
+	}
+	for _, arch := range Architectures {
+		usage, err := c.Usage(t.Context(), fatbin, arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameNames(t, arch, usage, kernels)
+		for name, u := range usage {
+			if u.StackBytes != 0 {
+				t.Errorf("%s: %s has %d bytes of stack", arch, name, u.StackBytes)
+			}
+			made[name] += fmt.Sprintf(" %3d", u.Registers)
+		}
+	}
+	for name, count := range wide {
+		made[name] += fmt.Sprintf("  %d %d\n", count[0], count[1])
+	}
+	return made
+}
+
+func sameNames[V any](t *testing.T, what string, entries map[string]V, kernels []string) {
+	t.Helper()
+	if got := slices.Sorted(maps.Keys(entries)); !slices.Equal(got, kernels) || len(got) == 0 {
+		t.Fatalf("%s has the entries %v, the plan needs %v", what, got, kernels)
 	}
 }
 
@@ -235,63 +304,15 @@ func checkEntry(t *testing.T, name, body string) [2]int {
 	return [2]int{loads, stores}
 }
 
-// registers returns a row for each kernel, with its wide accesses, and checks that machine code and plan
-// have the same ones, without a stack.
-func registers(t *testing.T, c *Compiler, p *plan.Plan, fatbin string, wide map[string][2]int) []string {
-	t.Helper()
-	kernels := cuemit.Kernels(p)
-	rows := make([]string, len(kernels))
-	for i := range rows {
-		rows[i] = fmt.Sprintf("%-40s", kernels[i].Name)
-	}
-	for _, arch := range Architectures {
-		usage, err := c.Usage(t.Context(), fatbin, arch)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(usage) != len(kernels) {
-			t.Errorf("%s has %d entries, the plan %d kernels", arch, len(usage), len(kernels))
-		}
-		for i := range kernels {
-			u, ok := usage[kernels[i].Name]
-			if !ok || u.StackBytes != 0 {
-				t.Errorf("%s: %s is there: %t, with %d bytes of stack", arch, kernels[i].Name, ok, u.StackBytes)
-			}
-			rows[i] += fmt.Sprintf(" %3d", u.Registers)
-		}
-	}
-	for i := range rows {
-		rows[i] += fmt.Sprintf("  %d %d\n", wide[kernels[i].Name][0], wide[kernels[i].Name][1])
-	}
-	return rows
-}
-
-func TestTheSameSourceGivesTheSameBytesInAnyFolder(t *testing.T) {
-	c := compiler(t)
-	p := planOf(t, "samples/oddshapes")
-	var first []byte
-	for range 2 {
-		b, err := os.ReadFile(compile(t, c, p))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if first == nil {
-			first = b
-		} else if !bytes.Equal(first, b) {
-			t.Error("a second build in another folder has other bytes")
-		}
-	}
-}
-
 func TestALargerModelHasNoMoreKernels(t *testing.T) {
-	if small, large := len(cuemit.Kernels(planOf(t, "models/llama-3-8b"))), len(cuemit.Kernels(planOf(t, "models/llama-3.1-405b"))); small != large {
+	if small, large := len(names(planOf(t, llama, trained))), len(names(planOf(t, largest, trained))); small != large {
 		t.Errorf("llama-3-8b has %d kernels, llama-3.1-405b %d", small, large)
 	}
 }
 
 func TestAChangedConstantStopsNVCCWithTheRule(t *testing.T) {
 	c := compiler(t)
-	p := planOf(t, "samples/tiny")
+	p := planOf(t, tiny, asIs)
 	for _, m := range []struct{ file, old, new, want string }{
 		{cuemit.LayoutFile, "alignBytes = 64;", "alignBytes = 32;", "shard.align_bytes: a unit of 2-byte elements of embed/bf16/frozen is align_bytes long"},
 		{cuemit.LayoutFile, "h_start_Mlp_Bias = 992;", "h_start_Mlp_Bias = 960;", "blocks.params: h.{i}.mlp.bias starts where h.{i}.mlp.weight ends"},
@@ -302,20 +323,25 @@ func TestAChangedConstantStopsNVCCWithTheRule(t *testing.T) {
 		{cuemit.KernelsFile, "kElementBytes = 4", "kElementBytes = 3", "dtype: an element has 1, 2, 4 or 8 bytes"},
 		{cuemit.KernelsFile, "kVersion == 1", "kVersion == 2", "generator and CUDA headers are out of step in kVersion: run go tool shardgen generate tiny.yaml"},
 	} {
-		folder := write(t, p, func(name, content string) string {
-			if name != m.file {
-				return content
+		t.Run(m.new, func(t *testing.T) {
+			t.Parallel()
+			folder := write(t, p, func(name, content string) string {
+				if name != m.file {
+					return content
+				}
+				changed := strings.Replace(content, m.old, m.new, 1)
+				if changed == content {
+					t.Fatalf("%s has no %q", name, m.old)
+				}
+				return changed
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), compileWait)
+			defer cancel()
+			err := c.Fatbin(ctx, filepath.Join(folder, cuemit.KernelsFile), filepath.Join(folder, "out"), folder)
+			if err == nil || !strings.Contains(err.Error(), m.want) {
+				t.Errorf("%s instead of %s: error %v, want %q", m.new, m.old, err, m.want)
 			}
-			changed := strings.Replace(content, m.old, m.new, 1)
-			if changed == content {
-				t.Fatalf("%s has no %q", name, m.old)
-			}
-			return changed
 		})
-		err := c.Fatbin(t.Context(), filepath.Join(folder, cuemit.KernelsFile), filepath.Join(folder, "out"), folder)
-		if err == nil || !strings.Contains(err.Error(), m.want) {
-			t.Errorf("%s instead of %s: error %v, want %q", m.new, m.old, err, m.want)
-		}
 	}
 }
 
@@ -323,48 +349,5 @@ func TestMissingCompilersNameTheFix(t *testing.T) {
 	_, err := Find(t.TempDir())
 	if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "make cuda-toolchain") {
 		t.Errorf("error %v", err)
-	}
-}
-
-// The committed packages' own fatbins, of which the specs above are a part.
-func TestEveryCommittedFatbinHoldsToTheRules(t *testing.T) {
-	c := compiler(t)
-	paths, err := filepath.Glob("../../generated/*/" + fatbin.FileName)
-	if err != nil || len(paths) < 8 {
-		t.Fatalf("%d fatbins, %v", len(paths), err)
-	}
-	for _, path := range paths {
-		t.Run(filepath.Base(filepath.Dir(path)), func(t *testing.T) { checkCommitted(t, c, path) })
-	}
-}
-
-func checkCommitted(t *testing.T, c *Compiler, path string) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, _, err := fatbin.Open(string(content))
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "kernels.fatbin")
-	if err := os.WriteFile(file, []byte(image), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	checkTargets(t, c, file)
-	entries := slices.Sorted(maps.Keys(checkPTX(t, c, file)))
-	for _, arch := range Architectures {
-		usage, err := c.Usage(t.Context(), file, arch)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := slices.Sorted(maps.Keys(usage)); !slices.Equal(got, entries) || len(got) == 0 {
-			t.Errorf("%s has the entries %v, the PTX %v", arch, got, entries)
-		}
-		for name, u := range usage {
-			if u.StackBytes != 0 {
-				t.Errorf("%s: %s has %d bytes of stack", arch, name, u.StackBytes)
-			}
-		}
 	}
 }
