@@ -29,7 +29,7 @@ type Model struct {
 	arenas     arenas
 	sums       device.Memory          // what the ranks add up in a step
 	sumsHost   [layout.SumsBytes]byte // the same
-	partials   device.Memory          // room for a norm's partial sums
+	partials   device.Memory          // room for the norms of all chunks of gradient shards
 
 	kindStart   []int   // position of each kind's first instance
 	blocks      []block // by position

@@ -172,12 +172,15 @@ func (m *Model) endStep(ctx context.Context) error {
 // globalNorm sums the norms of all ranks' gradient shards, frozen parameters
 // left out, padding never in. Every element counts once: shards do not overlap.
 func (m *Model) globalNorm(ctx context.Context) (optim.Norm, error) {
-	total := m.zeroNorm()
+	total, end := m.zeroNorm(), int64(0)
 	for i := range m.ranges {
 		if r := &m.ranges[i]; !r.frozen {
-			m.kernels.Norm(m.compute, total, m.partials, r.state.Grad, r.state.Type, r.state.N)
+			bytes := optim.PartialBytes(r.state.N)
+			m.kernels.Norm(m.compute, m.partials.Slice(end, bytes), r.state.Grad, r.state.Type, r.state.N)
+			end += bytes
 		}
 	}
+	m.kernels.NormTotal(m.compute, total, m.partials.Slice(0, end))
 	return m.sumOverRanks(ctx, "the gradient norm")
 }
 

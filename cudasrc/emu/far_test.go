@@ -17,7 +17,7 @@ func TestKernelsReachElementsPast8Billion(t *testing.T) {
 	r := start(t, far.program(t, false), false)
 	for _, kernel := range []string{"far_zero", "far_cast", "far_accumulate", "far_adamw", "far_fill", "far_norm"} {
 		different := []int64{-1}
-		if err := r.Launch(kernel, Grid{1, 64}, Buffer(dtype.Bytes(different))); err != nil {
+		if err := r.Launch(kernel, Grid{1, 256}, Buffer(dtype.Bytes(different))); err != nil {
 			t.Fatal(err)
 		}
 		if different[0] != 0 {

@@ -12,11 +12,12 @@ import (
 	"github.com/shardgen/shardgen/runtime/device"
 	"github.com/shardgen/shardgen/runtime/device/cpu"
 	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/kernel"
 	"github.com/shardgen/shardgen/runtime/optim"
 )
 
-// sizes are those at which warps, blocks, packs and chunks end, and primes.
-var sizes = []int64{0, 1, 2, 3, 7, 8, 31, 32, 33, 127, 128, 129, 997, 4095, 4096, 4097, 12289}
+// sizes are those at which warps, blocks and tiles end, and primes.
+var sizes = []int64{0, 1, 2, 3, 7, 8, 31, 32, 33, 127, 128, 129, 255, 256, 257, 997, 12289}
 
 // grid is small, so that threads go round more than once.
 var grid = Grid{3, 64}
@@ -256,31 +257,59 @@ func TestScaleIsWhatAnOptimizerDoesFirst(t *testing.T) {
 func norm(t *testing.T, r *Process, f dtype.DType, gradient []byte, total optim.Norm) optim.Norm {
 	t.Helper()
 	n := int64(len(gradient)) / f.Bytes()
-	partials, out := room(optim.PartialBytes(n)), room(optim.NormBytes)
+	partials := room(optim.PartialBytes(n))
+	if err := r.Launch("norm_"+f.String(), Grid{3, kernel.ThreadsPerBlock}, Buffer(partials), Buffer(gradient), Value(n)); err != nil {
+		t.Fatal(err)
+	}
+	return normTotal(t, r, partials, total)
+}
+
+// normTotal returns a total after the kernel that adds norms to it.
+func normTotal(t *testing.T, r *Process, partials []byte, total optim.Norm) optim.Norm {
+	t.Helper()
+	out := room(optim.NormBytes)
 	total.Put(out)
-	launch(t, r, "norm_"+f.String(), Buffer(partials), Buffer(gradient), Value(n))
-	if err := r.Launch("norm_total", Grid{1, 32}, Buffer(out), Buffer(partials), Value(optim.PartialBytes(n)/optim.NormBytes)); err != nil {
+	if err := r.Launch("norm_total", Grid{1, kernel.TotalThreads}, Buffer(out), Buffer(partials), Value(int64(len(partials)/optim.NormBytes))); err != nil {
 		t.Fatal(err)
 	}
 	return optim.NormOf(out)
 }
 
 func TestNormAddsUpTheTreeOfTheHost(t *testing.T) {
-	longer := append([]int64{5, 9, 15, 4096 + 8, 4096*33 + 5, 200_003}, sizes...)
+	longer := append([]int64{5, 9, 15, 511, 512, 513, 1023, 1025, 8191, 8192, 8193, 8192*4 + 1024, 100_003}, sizes...)
 	variants(t, func(t *testing.T, r *Process) {
 		for _, f := range states {
 			for _, n := range longer {
 				gradient := numbers(generator(n), f, n)
-				want := optim.Norm{SumSquares: 0.1, NonFinite: 3}
-				total := room(optim.NormBytes)
-				want.Put(total)
+				before := optim.Norm{SumSquares: 0.1, NonFinite: 3}
+				total, partials := room(optim.NormBytes), device.HostMemory(room(optim.PartialBytes(n)))
+				before.Put(total)
 				host(t, func(k device.Kernels, s device.Stream) {
-					k.Norm(s, device.HostMemory(total), device.Memory{}, device.HostMemory(gradient), f, n)
+					k.Norm(s, partials, device.HostMemory(gradient), f, n)
+					k.NormTotal(s, device.HostMemory(total), partials)
 				})
-				want = optim.NormOf(total)
-				if got := norm(t, r, f, gradient, optim.Norm{SumSquares: 0.1, NonFinite: 3}); got != want {
+				want := optim.NormOf(total)
+				if got := norm(t, r, f, gradient, before); got != want {
 					t.Fatalf("norm of %d %s: %v, want %v", n, f, got, want)
 				}
+			}
+		}
+	})
+}
+
+func TestNormsOfManyChunksAddUpAsOnTheHost(t *testing.T) {
+	random := generator(1)
+	variants(t, func(t *testing.T, r *Process) {
+		for _, n := range []int{0, 1, 31, 1023, 1024, 1025, 7000} {
+			partials := room(int64(n) * optim.NormBytes)
+			for i := range n {
+				optim.Norm{SumSquares: random.ExpFloat64(), NonFinite: int64(i % 3)}.Put(partials[i*optim.NormBytes:])
+			}
+			before := optim.Norm{SumSquares: 0.1, NonFinite: 3}
+			want := before
+			want.AddAll(partials)
+			if got := normTotal(t, r, partials, before); got != want {
+				t.Errorf("%d norms add up to %v, want %v", n, got, want)
 			}
 		}
 	})
@@ -289,7 +318,7 @@ func TestNormAddsUpTheTreeOfTheHost(t *testing.T) {
 func TestNormCountsNaNsAndInfinities(t *testing.T) {
 	variants(t, func(t *testing.T, r *Process) {
 		for _, f := range states {
-			for _, at := range [][]int64{{0}, {4095}, {4096}, {9000}, {7, 8, 4100, 8999}} {
+			for _, at := range [][]int64{{0}, {8191}, {8192}, {9000}, {7, 8, 4100, 8999}} {
 				gradient := numbers(generator(9001), f, 9001)
 				for i, place := range at {
 					x := [...]float64{math.NaN(), math.Inf(1), math.Inf(-1)}[i%3]

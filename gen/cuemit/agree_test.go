@@ -127,7 +127,7 @@ func TestHeadersOutOfStepStopTheCompiler(t *testing.T) {
 	emitted := emit(t, planOf(t, "small.yaml", small))
 	agreements, _, _ := strings.Cut(text(t, emitted, KernelsFile), "\nnamespace ")
 	for constant, header := range map[string]string{
-		"kVersion": "version.cuh", "kThreads": "range.cuh", "kBlocks": "range.cuh", "kWarp": "range.cuh", "kAccessBytes": "range.cuh", "kChunkElements": "norm.cuh",
+		"kVersion": "version.cuh", "kThreads": "range.cuh", "kBlocks": "range.cuh", "kAccessBytes": "range.cuh", "kChunkElements": "norm.cuh", "kSumNorms": "norm.cuh",
 	} {
 		name := "shardgen/" + header
 		original, err := cudasrc.Headers.ReadFile(name)

@@ -82,18 +82,16 @@ func (e *emitter) kernelsData() kernelsData {
 
 // agreements are the constants of the headers that the runtime knows too.
 func (e *emitter) agreements(includes []string) []rule {
-	constants := []struct {
+	type constant struct {
 		name  string
 		value int64
-	}{
+	}
+	constants := []constant{
 		{"kVersion", abi.Version}, {"kThreads", kernel.ThreadsPerBlock}, {"kBlocks", kernel.BlocksPerMultiprocessor},
-		{"kWarp", kernel.TotalThreads}, {"kAccessBytes", kernel.AccessBytes},
+		{"kAccessBytes", kernel.AccessBytes},
 	}
 	if slices.Contains(includes, "shardgen/norm.cuh") {
-		constants = append(constants, struct {
-			name  string
-			value int64
-		}{"kChunkElements", optim.ChunkElements})
+		constants = append(constants, constant{"kChunkElements", optim.ChunkElements}, constant{"kSumNorms", kernel.TotalThreads})
 	}
 	var list []rule
 	for _, c := range constants {
@@ -206,9 +204,9 @@ func norm(u kernel.Use) Kernel {
 
 func normTotal(kernel.Use) Kernel {
 	return Kernel{
-		Purpose: "The norms of chunks, in order, added to a total; one block.", Keys: "dtype", header: "norm.cuh", Bounds: "shardgen::kWarp",
-		Parameters: "shardgen::Norm* total, const shardgen::Norm* partials, long long chunks",
-		Call:       "shardgen::normTotal(total, partials, chunks)",
+		Purpose: "The norms of all chunks, added to a total; one block.", Keys: "dtype", header: "norm.cuh", Bounds: "shardgen::kSumNorms",
+		Parameters: "shardgen::Norm* total, const shardgen::Norm* norms, long long count",
+		Call:       "shardgen::normTotal(total, norms, count)",
 	}
 }
 

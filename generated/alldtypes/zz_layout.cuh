@@ -374,7 +374,7 @@ struct World {
   // The memory of a rank. What it keeps is shard elements times the bytes for one
   // (parameter, gradient, master, moments), for each bucket of each block.
   static constexpr long long restBytes = at<N>(3488, 2240, 1344, 1344, 1216);  // bytes of a rank between passes: shards, masters, moments, gradient shards
-  static constexpr long long peakBytes = at<N>(5280, 4480, 3616, 4336, 6560);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static constexpr long long peakBytes = at<N>(5392, 4592, 3728, 4448, 6672);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
   static_assert(restBytes == MixLen * mix_f64_shard * (8 + 8 + 8 + 8) +
                     MixLen * mix_f32_shard * (4 + 4 + 4 + 4) +
                     MixLen * mix_bf16_shard * (2 + 4 + 4 + 4 + 4) +
@@ -793,7 +793,7 @@ struct World {
   // Gradients on their way through a reduction, and sums of a step.
   static constexpr long long wireFullBytes = at<N>(48, 64, 48, 64, 128);  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(largest(mix_f32_shard * 2 * world, mix_f16_shard * 2 * world), alignBytes); gradients.reduce
   static constexpr long long wireShardBytes = at<N>(96, 48, 32, 32, 16);  // bytes of staging behind it, for one reduced shard; roundUp(largest(mix_f64_shard * 8, mix_f32_shard * 2, mix_bf16_shard * 2, mix_f16_shard * 2), alignBytes); gradients.reduce
-  static constexpr long long partialsBytes = 16;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static constexpr long long partialsBytes = 128;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
   static_assert(wireFullBytes == roundUp(largest(mix_f32_shard * 2 * world, mix_f16_shard * 2 * world), alignBytes),
                 "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
   static_assert(wireShardBytes == roundUp(largest(mix_f64_shard * 8, mix_f32_shard * 2, mix_bf16_shard * 2, mix_f16_shard * 2), alignBytes),
@@ -823,7 +823,7 @@ struct World {
   static constexpr long long slotsBytes = at<N>(1088, 1472, 1632, 2176, 4096);  // bytes; slotRun0Start + (maxLive - slotRun0First) * slotRun0Bytes; topology.world
   static constexpr long long gradientBuffersBytes = at<N>(480, 576, 480, 640, 1024);  // bytes; gradientSlots * gradientBufferBytes; topology.world
   static constexpr long long stagingBytes = at<N>(144, 112, 80, 96, 144);  // bytes; wireFullBytes + wireShardBytes; topology.world
-  static constexpr long long scratchBytes = 80;  // bytes; partialsStart + partialsBytes; topology.world
+  static constexpr long long scratchBytes = 192;  // bytes; partialsStart + partialsBytes; topology.world
   static_assert(shardsF64Bytes == mix_f64_shardFirst + MixLen * mix_shardsF64Stride,
                 "topology.world: the arena of shards of f64 ends where its last part does" SHARDGEN_FIX);
   static_assert(shardsF32Bytes == mix_f32_shardFirst + MixLen * mix_shardsF32Stride,

@@ -593,11 +593,11 @@ const (
 	restBytesWorld3 int64 = 1344 // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld4 int64 = 1344 // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld8 int64 = 1216 // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 5280 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld2 int64 = 4480 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld3 int64 = 3616 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld4 int64 = 4336 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld8 int64 = 6560 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld1 int64 = 5392 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 4592 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 3728 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 4448 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld8 int64 = 6672 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
 
 	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld1 - (MixLen*mix_f64_shard_world1*(8+8+8+8) +
@@ -1050,7 +1050,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "alldtypes",
 		Command: "go tool shardgen generate alldtypes.yaml",
-		Source:  "139de889ee8f9680445bee1a31cf45f15826bffb2c15a393448cd9df889717d0",
+		Source:  "d881dff21df1c0ab2ec52c404a234884b0d9a28038775820b8c37a91fd4d9362",
 		Fatbin:  kernels,
 	},
 }

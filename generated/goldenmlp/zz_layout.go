@@ -230,7 +230,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "goldenmlp",
 		Command: "go tool shardgen generate goldenmlp.yaml",
-		Source:  "8496b9a49d8f3764c4f7c2218aa667ee32f0874753ea7fbc150b74443eef8ce0",
+		Source:  "c7b7467429d25031631c1739a20dd355d7a00f9f043597858724d010eeef0f98",
 		Fatbin:  kernels,
 	},
 }

@@ -137,7 +137,7 @@ struct World {
   // The memory of a rank. What it keeps is shard elements times the bytes for one
   // (parameter, gradient, master, moments), for each bucket of each block.
   static constexpr long long restBytes = at<N>(640, 320, 224);  // bytes of a rank between passes: shards, masters, moments, gradient shards
-  static constexpr long long peakBytes = at<N>(2000, 1520, 1424);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static constexpr long long peakBytes = at<N>(2064, 1584, 1488);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
   static_assert(restBytes == all_f32_shard * (4 + 4),
                 "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
   static_assert(peakBytes >= restBytes,
@@ -195,7 +195,7 @@ struct World {
   // Gradients on their way through a reduction, and sums of a step.
   static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
   static constexpr long long wireShardBytes = at<N>(320, 160, 112);  // bytes of staging behind it, for one reduced shard; roundUp(largest(all_f32_shard * 4), alignBytes); gradients.reduce
-  static constexpr long long partialsBytes = 16;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static constexpr long long partialsBytes = 80;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
   static_assert(wireFullBytes == roundUp(0, alignBytes),
                 "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
   static_assert(wireShardBytes == roundUp(largest(all_f32_shard * 4), alignBytes),
@@ -207,7 +207,7 @@ struct World {
   static constexpr long long slotsBytes = at<N>(320, 320, 336);  // bytes; slotRun1Start + (maxLive - slotRun1First) * slotRun1Bytes; topology.world
   static constexpr long long gradientBuffersBytes = at<N>(640, 640, 672);  // bytes; gradientSlots * gradientBufferBytes; topology.world
   static constexpr long long stagingBytes = at<N>(320, 160, 112);  // bytes; wireFullBytes + wireShardBytes; topology.world
-  static constexpr long long scratchBytes = 80;  // bytes; partialsStart + partialsBytes; topology.world
+  static constexpr long long scratchBytes = 144;  // bytes; partialsStart + partialsBytes; topology.world
   static_assert(shardsF32Bytes == all_f32_shardOffset + all_f32_shard * 4,
                 "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
   static_assert(gradientShardsF32Bytes == all_f32_gradientShardOffset + all_f32_shard * 4,

@@ -113,9 +113,9 @@ const (
 	restBytesWorld1 int64 = 640  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld2 int64 = 320  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld3 int64 = 224  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 2000 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld2 int64 = 1520 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld3 int64 = 1424 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld1 int64 = 2064 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 1584 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 1488 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
 
 	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld1 - (all_f32_shard_world1 * (4 + 4)))
@@ -228,7 +228,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "goldenodd",
 		Command: "go tool shardgen generate goldenodd.yaml",
-		Source:  "f2cd6dace6159a47d9f7cffb3d95bdb0bfb87fe73ec9e8735f959d275ed09937",
+		Source:  "d0c06a7290929d3081ecb2dfed9f6d307b3f483d8e638ccf53705191e87a8a0f",
 		Fatbin:  kernels,
 	},
 }

@@ -15,9 +15,9 @@
 // Open allocates, and what it receives in a step:
 //
 //	ranks  rest   peak  gathered  reduced
-//	    1   640  2,000         0        0
-//	    2   320  1,520       320      160
-//	    3   224  1,424       448      224
+//	    1   640  2,064         0        0
+//	    2   320  1,584       320      160
+//	    3   224  1,488       448      224
 //
 // To generate it again, run
 //

@@ -248,7 +248,7 @@ struct World {
   // The memory of a rank. What it keeps is shard elements times the bytes for one
   // (parameter, gradient, master, moments), for each bucket of each block.
   static constexpr long long restBytes = at<N>(995518464, 497759232, 331839488, 248879616, 124443136);  // bytes of a rank between passes: shards, masters, moments, gradient shards
-  static constexpr long long peakBytes = at<N>(1676221952, 1101192704, 909516288, 813678080, 669929216);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static constexpr long long peakBytes = at<N>(1676316672, 1101241088, 909549312, 813703424, 669943040);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
   static_assert(restBytes == embed_f32_shard * (4 + 4) +
                     Transformer_HLen * transformer_H_f32_shard * (4 + 4) +
                     head_f32_shard * (4 + 4) +
@@ -380,7 +380,7 @@ struct World {
   // Gradients on their way through a reduction, and sums of a step.
   static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
   static constexpr long long wireShardBytes = at<N>(154389504, 77194752, 51463168, 38597376, 19298816);  // bytes of staging behind it, for one reduced shard; roundUp(largest(embed_f32_shard * 4, transformer_H_f32_shard * 4, head_f32_shard * 4, embed_shared_Transformer_Wte_shard * 4), alignBytes); gradients.reduce
-  static constexpr long long partialsBytes = at<N>(150784, 75520, 50432, 37888, 18944);  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static constexpr long long partialsBytes = at<N>(245504, 123904, 83456, 63232, 32768);  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
   static_assert(wireFullBytes == roundUp(0, alignBytes),
                 "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
   static_assert(wireShardBytes == roundUp(largest(embed_f32_shard * 4, transformer_H_f32_shard * 4, head_f32_shard * 4, embed_shared_Transformer_Wte_shard * 4), alignBytes),
@@ -392,7 +392,7 @@ struct World {
   static constexpr long long slotsBytes = at<N>(211092480, 211092480, 211092480, 211092480, 211095552);  // bytes; embed_shared_Transformer_Wte_slotOffset + embed_shared_Transformer_Wte_gatheredBytes; topology.world
   static constexpr long long gradientBuffersBytes = at<N>(315070464, 315070464, 315070464, 315070464, 315072512);  // bytes; gradientSlots * gradientBufferBytes; topology.world
   static constexpr long long stagingBytes = at<N>(154389504, 77194752, 51463168, 38597376, 19298816);  // bytes; wireFullBytes + wireShardBytes; topology.world
-  static constexpr long long scratchBytes = at<N>(151040, 75776, 50688, 38144, 19200);  // bytes; partialsStart + partialsBytes; topology.world
+  static constexpr long long scratchBytes = at<N>(245760, 124160, 83712, 63488, 33024);  // bytes; partialsStart + partialsBytes; topology.world
   static_assert(shardsF32Bytes == embed_shared_Transformer_Wte_shardOffset + embed_shared_Transformer_Wte_shard * 4,
                 "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
   static_assert(gradientShardsF32Bytes == embed_shared_Transformer_Wte_gradientShardOffset + embed_shared_Transformer_Wte_shard * 4,

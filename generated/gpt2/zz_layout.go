@@ -280,11 +280,11 @@ const (
 	restBytesWorld3 int64 = 331839488  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld4 int64 = 248879616  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld8 int64 = 124443136  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 1676221952 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld2 int64 = 1101192704 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld3 int64 = 909516288  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld4 int64 = 813678080  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld8 int64 = 669929216  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld1 int64 = 1676316672 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 1101241088 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 909549312  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 813703424  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld8 int64 = 669943040  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
 
 	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld1 - (embed_f32_shard_world1*(4+4) +
@@ -557,7 +557,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "gpt2",
 		Command: "go tool shardgen generate gpt2.yaml",
-		Source:  "fc66688dd1218ac78d2d86e8f51a76a751a16a7e94fbca075e712cd262027120",
+		Source:  "1ab3d3b451efc7fd982214b47f395c7c0a44a638fc8d7a80276b24737c69b755",
 		Fatbin:  kernels,
 	},
 }

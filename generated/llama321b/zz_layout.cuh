@@ -207,7 +207,7 @@ struct World {
   // The memory of a rank. What it keeps is shard elements times the bytes for one
   // (parameter, gradient, master, moments), for each bucket of each block.
   static constexpr long long restBytes = at<N>(7414886400, 3707443200, 2471637504, 1853721600, 926860800);  // bytes of a rank between passes: shards, masters, moments, gradient shards
-  static constexpr long long peakBytes = at<N>(11336562944, 7103270144, 5692183296, 4986623744, 3928300544);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static constexpr long long peakBytes = at<N>(11337953024, 7103966464, 5692648192, 4986973184, 3928476416);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
   static_assert(restBytes == Model_LayersLen * model_Layers_bf16_shard * (2 + 4) + head_bf16_shard * (2 + 4) + model_EmbedTokens_shared_Weight_shard * (2 + 4),
                 "optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients" SHARDGEN_FIX);
   static_assert(peakBytes >= restBytes,
@@ -314,7 +314,7 @@ struct World {
   // Gradients on their way through a reduction, and sums of a step.
   static constexpr long long wireFullBytes = 1050673152;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(largest(model_Layers_bf16_shard * 4 * world, head_bf16_shard * 4 * world, model_EmbedTokens_shared_Weight_shard * 4 * world), alignBytes); gradients.reduce
   static constexpr long long wireShardBytes = at<N>(1050673152, 525336576, 350224384, 262668288, 131334144);  // bytes of staging behind it, for one reduced shard; roundUp(largest(model_Layers_bf16_shard * 4, head_bf16_shard * 4, model_EmbedTokens_shared_Weight_shard * 4), alignBytes); gradients.reduce
-  static constexpr long long partialsBytes = at<N>(1026048, 513024, 342016, 256512, 128256);  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static constexpr long long partialsBytes = at<N>(2416128, 1209344, 806912, 605952, 304128);  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
   static_assert(wireFullBytes == roundUp(largest(model_Layers_bf16_shard * 4 * world, head_bf16_shard * 4 * world, model_EmbedTokens_shared_Weight_shard * 4 * world), alignBytes),
                 "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
   static_assert(wireShardBytes == roundUp(largest(model_Layers_bf16_shard * 4, head_bf16_shard * 4, model_EmbedTokens_shared_Weight_shard * 4), alignBytes),
@@ -326,7 +326,7 @@ struct World {
   static constexpr long long slotsBytes = at<N>(768622592, 768622592, 768623616, 768622592, 768622592);  // bytes; model_EmbedTokens_shared_Weight_slotOffset + model_EmbedTokens_shared_Weight_gatheredBytes; topology.world
   static constexpr long long gradientBuffersBytes = at<N>(1050681344, 1050681344, 1050682368, 1050681344, 1050681344);  // bytes; gradientSlots * gradientBufferBytes; topology.world
   static constexpr long long stagingBytes = at<N>(2101346304, 1576009728, 1400897536, 1313341440, 1182007296);  // bytes; wireFullBytes + wireShardBytes; topology.world
-  static constexpr long long scratchBytes = at<N>(1026304, 513280, 342272, 256768, 128512);  // bytes; partialsStart + partialsBytes; topology.world
+  static constexpr long long scratchBytes = at<N>(2416384, 1209600, 807168, 606208, 304384);  // bytes; partialsStart + partialsBytes; topology.world
   static_assert(shardsBf16Bytes == model_EmbedTokens_shared_Weight_shardOffset + model_EmbedTokens_shared_Weight_shard * 2,
                 "topology.world: the arena of shards of bf16 ends where its last part does" SHARDGEN_FIX);
   static_assert(gradientShardsF32Bytes == model_EmbedTokens_shared_Weight_gradientShardOffset + model_EmbedTokens_shared_Weight_shard * 4,

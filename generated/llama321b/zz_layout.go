@@ -224,11 +224,11 @@ const (
 	restBytesWorld3 int64 = 2471637504  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld4 int64 = 1853721600  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld8 int64 = 926860800   // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 11336562944 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld2 int64 = 7103270144  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld3 int64 = 5692183296  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld4 int64 = 4986623744  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld8 int64 = 3928300544  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld1 int64 = 11337953024 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 7103966464  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 5692648192  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 4986973184  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld8 int64 = 3928476416  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
 
 	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld1 - (Model_LayersLen*model_Layers_bf16_shard_world1*(2+4) + head_bf16_shard_world1*(2+4) + model_EmbedTokens_shared_Weight_shard_world1*(2+4)))
@@ -439,7 +439,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "llama321b",
 		Command: "go tool shardgen generate llama-3.2-1b.yaml",
-		Source:  "6f566327f7d40414c57b4096a58c84fc0e8b4ee3dfdcd9d1d761054c7838b787",
+		Source:  "81811f1df37433625e126b95ab373ccefa1afe52efbbd3962fca332c42f79888",
 		Fatbin:  kernels,
 	},
 }

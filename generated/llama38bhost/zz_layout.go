@@ -334,7 +334,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "llama38bhost",
 		Command: "go tool shardgen generate llama-3-8b-host.yaml",
-		Source:  "07520a08f65d5a5879b0b20d8a2a3593c16baaa2217bb661fb4c292b9fca8f42",
+		Source:  "ec1c5bf9409ea9473a9ed2278a04a6adea043d9aa25e6e11a528c9f8493d67ee",
 		Fatbin:  kernels,
 	},
 }

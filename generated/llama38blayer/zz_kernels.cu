@@ -14,8 +14,6 @@ static_assert(shardgen::kThreads == 256,
               "generator and CUDA headers are out of step in kThreads: run go tool shardgen generate llama-3-8b-layer.yaml");
 static_assert(shardgen::kBlocks == 4,
               "generator and CUDA headers are out of step in kBlocks: run go tool shardgen generate llama-3-8b-layer.yaml");
-static_assert(shardgen::kWarp == 32,
-              "generator and CUDA headers are out of step in kWarp: run go tool shardgen generate llama-3-8b-layer.yaml");
 static_assert(shardgen::kAccessBytes == 16,
               "generator and CUDA headers are out of step in kAccessBytes: run go tool shardgen generate llama-3-8b-layer.yaml");
 

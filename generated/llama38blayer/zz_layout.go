@@ -262,7 +262,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "llama38blayer",
 		Command: "go tool shardgen generate llama-3-8b-layer.yaml",
-		Source:  "ea66b6032857bfccf1df19cd6c2b8dec09ac42666169ede94548508dcd546440",
+		Source:  "1f24b93cc375364b2178715f81f165bf1b0deeaaf5da885ba454fb8641b7a3af",
 		Fatbin:  kernels,
 	},
 }

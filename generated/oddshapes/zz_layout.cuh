@@ -227,7 +227,7 @@ struct World {
   // The memory of a rank. What it keeps is shard elements times the bytes for one
   // (parameter, gradient, master, moments), for each bucket of each block.
   static constexpr long long restBytes = at<N>(21888, 12288, 8448, 7296, 3840);  // bytes of a rank between passes: shards, masters, moments, gradient shards
-  static constexpr long long peakBytes = at<N>(33280, 22656, 18688, 17664, 14848);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static constexpr long long peakBytes = at<N>(33536, 22912, 18944, 17920, 15104);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
   static_assert(restBytes == first__f32_shard * (4 + 4 + 4) +
                     nothing_f32_shard * (4 + 4 + 4) +
                     RingLen * ring_f32_shard * (4 + 4 + 4) +
@@ -398,7 +398,7 @@ struct World {
   // Gradients on their way through a reduction, and sums of a step.
   static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
   static constexpr long long wireShardBytes = at<N>(3200, 1664, 1152, 896, 512);  // bytes of staging behind it, for one reduced shard; roundUp(largest(first__f32_shard * 4, nothing_f32_shard * 4, ring_f32_shard * 4, last_f32_shard * 4), alignBytes); gradients.reduce
-  static constexpr long long partialsBytes = 128;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static constexpr long long partialsBytes = 384;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
   static_assert(wireFullBytes == roundUp(0, alignBytes),
                 "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
   static_assert(wireShardBytes == roundUp(largest(first__f32_shard * 4, nothing_f32_shard * 4, ring_f32_shard * 4, last_f32_shard * 4), alignBytes),
@@ -411,7 +411,7 @@ struct World {
   static constexpr long long slotsBytes = at<N>(4736, 5120, 5376, 5632, 6144);  // bytes; slotRun2Start + (maxLive - slotRun2First) * slotRun2Bytes; topology.world
   static constexpr long long gradientBuffersBytes = at<N>(3200, 3328, 3456, 3584, 4096);  // bytes; gradientSlots * gradientBufferBytes; topology.world
   static constexpr long long stagingBytes = at<N>(3200, 1664, 1152, 896, 512);  // bytes; wireFullBytes + wireShardBytes; topology.world
-  static constexpr long long scratchBytes = 256;  // bytes; partialsStart + partialsBytes; topology.world
+  static constexpr long long scratchBytes = 512;  // bytes; partialsStart + partialsBytes; topology.world
   static_assert(shardsF32Bytes == last_f32_shardOffset + last_f32_shard * 4,
                 "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
   static_assert(momentsF32Bytes == last_f32_moment1Offset + last_f32_shard * 4,

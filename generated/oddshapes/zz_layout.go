@@ -257,11 +257,11 @@ const (
 	restBytesWorld3 int64 = 8448  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld4 int64 = 7296  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld8 int64 = 3840  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 33280 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld2 int64 = 22656 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld3 int64 = 18688 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld4 int64 = 17664 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld8 int64 = 14848 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld1 int64 = 33536 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 22912 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 18944 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 17920 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld8 int64 = 15104 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
 
 	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld1 - (first__f32_shard_world1*(4+4+4) +
@@ -520,7 +520,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "oddshapes",
 		Command: "go tool shardgen generate oddshapes.yaml",
-		Source:  "929979a01aec1e7ddd0489b09c9d854e8c7ef9b1a7127135f48b4d3d48de33b0",
+		Source:  "a26d9084ccb92c217a6c5c84cb7907f688412b34fe6b9dad75531472bb438565",
 		Fatbin:  kernels,
 	},
 }

@@ -19,12 +19,12 @@ static_assert(shardgen::kThreads == 256,
               "generator and CUDA headers are out of step in kThreads: run go tool shardgen generate tied.yaml");
 static_assert(shardgen::kBlocks == 4,
               "generator and CUDA headers are out of step in kBlocks: run go tool shardgen generate tied.yaml");
-static_assert(shardgen::kWarp == 32,
-              "generator and CUDA headers are out of step in kWarp: run go tool shardgen generate tied.yaml");
 static_assert(shardgen::kAccessBytes == 16,
               "generator and CUDA headers are out of step in kAccessBytes: run go tool shardgen generate tied.yaml");
-static_assert(shardgen::kChunkElements == 4096,
+static_assert(shardgen::kChunkElements == 8192,
               "generator and CUDA headers are out of step in kChunkElements: run go tool shardgen generate tied.yaml");
+static_assert(shardgen::kSumNorms == 1024,
+              "generator and CUDA headers are out of step in kSumNorms: run go tool shardgen generate tied.yaml");
 
 namespace shardgen::models::tied {
 
@@ -151,8 +151,8 @@ extern "C" __global__ void __launch_bounds__(shardgen::kThreads, shardgen::kBloc
 // Sum of squares and count of NaNs and infinities of each chunk of f32. From dtype.
 extern "C" __global__ void __launch_bounds__(shardgen::kThreads, shardgen::kBlocks) shardgen_norm_f32(shardgen::Norm* partials, const shardgen::F32* gradient, long long elements) { shardgen::normChunks<shardgen::models::tied::NormF32>(partials, gradient, elements); }
 
-// The norms of chunks, in order, added to a total; one block. From dtype.
-extern "C" __global__ void __launch_bounds__(shardgen::kWarp) shardgen_norm_total(shardgen::Norm* total, const shardgen::Norm* partials, long long chunks) { shardgen::normTotal(total, partials, chunks); }
+// The norms of all chunks, added to a total; one block. From dtype.
+extern "C" __global__ void __launch_bounds__(shardgen::kSumNorms) shardgen_norm_total(shardgen::Norm* total, const shardgen::Norm* norms, long long count) { shardgen::normTotal(total, norms, count); }
 
 // A gradient in f32 unscaled and clipped by one factor. From dtype.
 extern "C" __global__ void __launch_bounds__(shardgen::kThreads, shardgen::kBlocks) shardgen_scale_f32(shardgen::F32* gradient, long long elements, double factor) { shardgen::scale<shardgen::models::tied::ScaleF32>(gradient, elements, factor); }

@@ -196,7 +196,7 @@ struct World {
   // The memory of a rank. What it keeps is shard elements times the bytes for one
   // (parameter, gradient, master, moments), for each bucket of each block.
   static constexpr long long restBytes = at<N>(1312, 800, 800, 800, 800);  // bytes of a rank between passes: shards, masters, moments, gradient shards
-  static constexpr long long peakBytes = at<N>(1920, 1504, 1792, 2080, 3232);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static constexpr long long peakBytes = at<N>(1984, 1568, 1856, 2144, 3296);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
   static_assert(restBytes == LayerLen * layer_f32_shard * (4 + 4 + 4 + 4) +
                     tail_f32_shard * (4 + 4 + 4 + 4) +
                     owners_shared_A_shard * (4 + 4 + 4 + 4) +
@@ -373,7 +373,7 @@ struct World {
   // Gradients on their way through a reduction, and sums of a step.
   static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
   static constexpr long long wireShardBytes = at<N>(64, 32, 32, 32, 32);  // bytes of staging behind it, for one reduced shard; roundUp(largest(layer_f32_shard * 4, tail_f32_shard * 4, owners_shared_A_shard * 4, owners_shared_Scale_shard * 4), alignBytes); gradients.reduce
-  static constexpr long long partialsBytes = 32;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static constexpr long long partialsBytes = 96;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
   static_assert(wireFullBytes == roundUp(0, alignBytes),
                 "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
   static_assert(wireShardBytes == roundUp(largest(layer_f32_shard * 4, tail_f32_shard * 4, owners_shared_A_shard * 4, owners_shared_Scale_shard * 4), alignBytes),
@@ -386,7 +386,7 @@ struct World {
   static constexpr long long slotsBytes = at<N>(256, 320, 480, 640, 1280);  // bytes; owners_shared_Rope_slotOffset + owners_shared_Rope_gatheredBytes; topology.world
   static constexpr long long gradientBuffersBytes = at<N>(192, 256, 384, 512, 1024);  // bytes; gradientSlots * gradientBufferBytes; topology.world
   static constexpr long long stagingBytes = at<N>(64, 32, 32, 32, 32);  // bytes; wireFullBytes + wireShardBytes; topology.world
-  static constexpr long long scratchBytes = 96;  // bytes; partialsStart + partialsBytes; topology.world
+  static constexpr long long scratchBytes = 160;  // bytes; partialsStart + partialsBytes; topology.world
   static_assert(shardsF32Bytes == owners_shared_Rope_shardOffset + owners_shared_Rope_shard * 4,
                 "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
   static_assert(momentsF32Bytes == owners_shared_Scale_moment2Offset + owners_shared_Scale_shard * 4,

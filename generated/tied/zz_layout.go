@@ -241,11 +241,11 @@ const (
 	restBytesWorld3 int64 = 800  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld4 int64 = 800  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld8 int64 = 800  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 1920 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld2 int64 = 1504 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld3 int64 = 1792 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld4 int64 = 2080 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld8 int64 = 3232 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld1 int64 = 1984 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 1568 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 1856 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 2144 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld8 int64 = 3296 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
 
 	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld1 - (LayerLen*layer_f32_shard_world1*(4+4+4+4) +
@@ -465,7 +465,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "tied",
 		Command: "go tool shardgen generate tied.yaml",
-		Source:  "06bf5c67926e2c00a9ad6f64bf9e3d8fb5a9ef7a0d2a802113f52051c5601180",
+		Source:  "fa40237c29a97782bb14fd9d0064eb5074b1b5904d023d507c1e9bbd4b5c954f",
 		Fatbin:  kernels,
 	},
 }

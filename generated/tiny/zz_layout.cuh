@@ -205,7 +205,7 @@ struct World {
   // The memory of a rank. What it keeps is shard elements times the bytes for one
   // (parameter, gradient, master, moments), for each bucket of each block.
   static constexpr long long restBytes = at<N>(87424, 44992, 29952, 24192, 13760);  // bytes of a rank between passes: shards, masters, moments, gradient shards
-  static constexpr long long peakBytes = at<N>(114112, 69184, 53568, 48256, 39872);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static constexpr long long peakBytes = at<N>(114304, 69376, 53760, 48448, 40064);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
   static_assert(restBytes == embed_bf16frozen_shard * 2 +
                     HLen * h_f32_shard * (4 + 4 + 4 + 4) +
                     HLen * h_bf16_shard * (2 + 4 + 4 + 4 + 4) +
@@ -401,7 +401,7 @@ struct World {
   // Gradients on their way through a reduction, and sums of a step.
   static constexpr long long wireFullBytes = at<N>(6272, 6400, 6528, 6656, 7168);  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(largest(h_bf16_shard * 4 * world, embed_shared_Wte_shard * 4 * world), alignBytes); gradients.reduce
   static constexpr long long wireShardBytes = at<N>(6272, 3200, 2176, 1664, 896);  // bytes of staging behind it, for one reduced shard; roundUp(largest(h_f32_shard * 4, h_bf16_shard * 4, head_f32_shard * 4, embed_shared_Wte_shard * 4), alignBytes); gradients.reduce
-  static constexpr long long partialsBytes = 64;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static constexpr long long partialsBytes = 256;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
   static_assert(wireFullBytes == roundUp(largest(h_bf16_shard * 4 * world, embed_shared_Wte_shard * 4 * world), alignBytes),
                 "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
   static_assert(wireShardBytes == roundUp(largest(h_f32_shard * 4, h_bf16_shard * 4, head_f32_shard * 4, embed_shared_Wte_shard * 4), alignBytes),
@@ -416,7 +416,7 @@ struct World {
   static constexpr long long slotsBytes = at<N>(7616, 7808, 7872, 8448, 9728);  // bytes; embed_shared_Wte_slotOffset + embed_shared_Wte_gatheredBytes; topology.world
   static constexpr long long gradientBuffersBytes = at<N>(6400, 6656, 6912, 7168, 8192);  // bytes; gradientSlots * gradientBufferBytes; topology.world
   static constexpr long long stagingBytes = at<N>(12544, 9600, 8704, 8320, 8064);  // bytes; wireFullBytes + wireShardBytes; topology.world
-  static constexpr long long scratchBytes = 128;  // bytes; partialsStart + partialsBytes; topology.world
+  static constexpr long long scratchBytes = 320;  // bytes; partialsStart + partialsBytes; topology.world
   static_assert(shardsF32Bytes == head_f32_shardOffset + head_f32_shard * 4,
                 "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
   static_assert(shardsBf16Bytes == embed_shared_Wte_shardOffset + embed_shared_Wte_shard * 2,

@@ -253,11 +253,11 @@ const (
 	restBytesWorld3 int64 = 29952  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld4 int64 = 24192  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld8 int64 = 13760  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 114112 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld2 int64 = 69184  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld3 int64 = 53568  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld4 int64 = 48256  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld8 int64 = 39872  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld1 int64 = 114304 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 69376  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld3 int64 = 53760  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 48448  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld8 int64 = 40064  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
 
 	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld1 - (embed_bf16frozen_shard_world1*2 +
@@ -489,7 +489,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "tiny",
 		Command: "go tool shardgen generate tiny.yaml",
-		Source:  "aedee1fe945d284a1bd312741802e648c69f836455336888bd468bcbed03bf60",
+		Source:  "f80bfd6d8089bade3e6ae479fe73e75ec122c26f55dd74b793a7afa9d7526a11",
 		Fatbin:  kernels,
 	},
 }

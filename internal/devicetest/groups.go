@@ -135,7 +135,10 @@ func norm(t dtype.DType) group {
 					{name: "room for partial norms", t: dtype.Float64, use: scratch, bytes: optim.PartialBytes},
 					{name: "gradient", t: t, content: c.content},
 				},
-				do: func(s *side, n int64) { s.kernels.Norm(s.stream, s.ranges[0], s.ranges[1], s.ranges[2], t, n) },
+				do: func(s *side, n int64) {
+					s.kernels.Norm(s.stream, s.ranges[1], s.ranges[2], t, n)
+					s.kernels.NormTotal(s.stream, s.ranges[0], s.ranges[1].Slice(0, optim.PartialBytes(n)))
+				},
 			})
 		}
 	}

@@ -34,11 +34,11 @@ type Result struct {
 // Sizes returns the lengths that are tested: around a warp, a block of threads and
 // a chunk of a norm, and a prime.
 func Sizes() []int64 {
-	return []int64{0, 1, 31, 32, 33, 255, 256, 257, 4095, 4096, 4097, 99991}
+	return []int64{0, 1, 31, 32, 33, 255, 256, 257, 8191, 8192, 8193, 99991}
 }
 
 // QuickSizes returns a few of [Sizes].
-func QuickSizes() []int64 { return []int64{0, 1, 33, 257, 4097} }
+func QuickSizes() []int64 { return []int64{0, 1, 33, 257, 8193} }
 
 // Run tests all kernels that a target has, and the device's own copy. Differences
 // are in the results. An error is returned where the test can't go on: the code

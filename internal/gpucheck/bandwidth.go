@@ -22,7 +22,7 @@ const goal = 0.9
 // a measurement lasts.
 var (
 	measuredBytes = []int64{256 << 20, 1 << 30}
-	quickBytes    = []int64{256 << 10}
+	quickBytes    = []int64{512 << 10}
 )
 
 const (
@@ -108,7 +108,9 @@ func accumulateLoad(wire, sum dtype.DType, store bool) load {
 
 func normLoad(t dtype.DType) load {
 	return load{kernel.Norm(t), 0, t.Bytes(), func(b *band, n int64) {
-		b.kernels.Norm(b.stream, b.partials.Slice(0, optim.NormBytes), b.partials.Slice(alignBytes, optim.PartialBytes(n)), b.part(0, n, t), t, n)
+		partials := b.partials.Slice(alignBytes, optim.PartialBytes(n))
+		b.kernels.Norm(b.stream, partials, b.part(0, n, t), t, n)
+		b.kernels.NormTotal(b.stream, b.partials.Slice(0, optim.NormBytes), partials)
 	}}
 }
 

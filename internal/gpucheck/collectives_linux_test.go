@@ -106,7 +106,7 @@ func TestAFullGPULeavesOutWhatDoesNotFit(t *testing.T) {
 			t.Errorf("%s is not skipped", name)
 		}
 	}
-	for _, words := range []string{"NCCL needs up to 1 GiB for itself, GPU 0 has", "it needs 833 KiB, the GPU has"} {
+	for _, words := range []string{"NCCL needs up to 1 GiB for itself, GPU 0 has", "it needs 1.063 MiB, the GPU has"} {
 		if o.status != exitOK || !strings.Contains(o.stdout, words) {
 			t.Errorf("status %d, %q expected\n%s", o.status, words, o.stdout)
 		}
@@ -123,7 +123,7 @@ func TestMeasurementsThatOneGPUHasNoRoomForAreLeftOut(t *testing.T) {
 	var table bytes.Buffer
 	c := &checker{options: options{quick: true}, out: &table}
 	c.check("nccl", "bandwidth", func(k *Check) error { return c.busBandwidth(t.Context(), k, g) })
-	if k := c.report.Checks[0]; k.Status != Skipped || !strings.Contains(k.Detail, "256 KiB left out: it needs 384 KiB, the GPU has ") {
+	if k := c.report.Checks[0]; k.Status != Skipped || !strings.Contains(k.Detail, "512 KiB left out: it needs 768 KiB, the GPU has ") {
 		t.Errorf("%s: %s", k.Status, k.Detail)
 	}
 	if err := g.end(); err != nil {

@@ -52,7 +52,7 @@ var farChecks = []struct {
 	{"constant", []string{kernel.FillConstant(2)}, []dtype.DType{bf16}, (*far).constant},
 	{"fill", []string{kernel.Fill(random.Normal, f32)}, []dtype.DType{f32}, (*far).fill},
 	{"cast", []string{kernel.Fill(random.Normal, f32), kernel.Cast(f32, bf16)}, []dtype.DType{f32, bf16}, (*far).cast},
-	{"norm", []string{kernel.FillConstant(4), kernel.Zero(), kernel.Norm(f32)}, []dtype.DType{f32}, (*far).norm},
+	{"norm", []string{kernel.FillConstant(4), kernel.Zero(), kernel.Norm(f32), kernel.NormTotal()}, []dtype.DType{f32}, (*far).norm},
 	{"adamw", []string{kernel.Fill(random.Normal, f32), kernel.FillConstant(4), kernel.AdamW(f32, bf16)}, []dtype.DType{f32, f32, f32, f32, bf16}, (*far).adamW},
 }
 
@@ -279,7 +279,8 @@ func (f *far) normWith(ctx context.Context, sums, partials device.Memory, at []i
 		}
 	}
 	f.kernels.Zero(f.stream, sums)
-	f.kernels.Norm(f.stream, sums, partials, f.ranges[0], f32, f.n)
+	f.kernels.Norm(f.stream, partials, f.ranges[0], f32, f.n)
+	f.kernels.NormTotal(f.stream, sums, partials)
 	if err := f.settle(ctx); err != nil {
 		return err
 	}

@@ -122,10 +122,12 @@ type Kernels interface {
 	// Fill writes elements [first, first+n) of a parameter's initial values. d must
 	// stay unchanged until the stream has passed it.
 	Fill(s Stream, dst Memory, t dtype.DType, d *random.Distribution, r random.Stream, first, n int64)
-	// Norm adds the sum of squares of src's n elements (f32 or f64) and their count
-	// of NaNs and infinities to total, two f64 of optim.NormBytes. partials is room
-	// for optim.PartialBytes(n) on devices that sum chunks side by side.
-	Norm(s Stream, total, partials, src Memory, t dtype.DType, n int64)
+	// Norm writes the norm of each chunk of src's n elements (f32 or f64) over
+	// partials, optim.PartialBytes(n): see optim.PutNorms.
+	Norm(s Stream, partials, src Memory, t dtype.DType, n int64)
+	// NormTotal adds all norms in partials, optim.NormBytes each, to the one in
+	// total: see optim.Norm.AddAll.
+	NormTotal(s Stream, total, partials Memory)
 	// Scale multiplies n elements of f32 or f64 by factor, in their own type.
 	Scale(s Stream, dst Memory, t dtype.DType, n int64, factor float64)
 	// AdamW updates state.N elements of a shard and, where state.Copy is not

@@ -173,7 +173,8 @@ func TestBatchesAndLossesMoveBesideThePasses(t *testing.T) {
 			err = errors.Join(model.Init(ctx, 7), f.run(ctx, batches, func(loss, batch device.Memory) error {
 				err := forward(ctx, model, func(int) error { return nil })
 				k.Zero(r.Stream(), loss)
-				k.Norm(r.Stream(), loss, partials, batch, dtype.Float32, 1000)
+				k.Norm(r.Stream(), partials, batch, dtype.Float32, 1000)
+				k.NormTotal(r.Stream(), loss, partials)
 				return err
 			}, func(loss float64) { got = append(got, loss) }))
 			if err == nil && !slices.Equal(got, want) {

@@ -5,7 +5,7 @@
 // name, such as "shardgen_cast_f32_bf16", and says which entries a model's layout
 // needs; see [Uses]. Package gen/cuemit emits those and a GPU's runtime looks
 // entries up by their names, so that the two can't differ. It imports leaves of
-// the runtime only: dtype, layout and random.
+// the runtime only: dtype, layout, optim and random.
 //
 // A launch is one-dimensional: any number of blocks of [ThreadsPerBlock] threads,
 // each of which takes its share of the range, so that the number of blocks
@@ -16,16 +16,17 @@ import (
 	"fmt"
 
 	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/optim"
 	"github.com/shardgen/shardgen/runtime/random"
 )
 
-// What launches and headers agree on: kThreads, kBlocks, kWarp and kAccessBytes
-// of range.cuh.
+// What launches and headers agree on: kThreads, kBlocks and kAccessBytes of
+// range.cuh, kSumNorms of norm.cuh.
 const (
-	ThreadsPerBlock         = 256 // of all kernels but NormTotal
-	BlocksPerMultiprocessor = 4   // that a multiprocessor can run at once, at least
-	TotalThreads            = 32  // of NormTotal's one block: a warp
-	AccessBytes             = 16  // the widest access of a thread; ranges start at its multiples
+	ThreadsPerBlock         = 256            // of all kernels but NormTotal
+	BlocksPerMultiprocessor = 4              // that a multiprocessor can run at once, at least
+	TotalThreads            = optim.SumNorms // of NormTotal's one block
+	AccessBytes             = 16             // the widest access of a thread; ranges start at its multiples
 )
 
 const prefix = "shardgen_"
@@ -68,8 +69,8 @@ func FillConstant(elementBytes int64) string {
 // (partials, gradient, elements int64).
 func Norm(t dtype.DType) string { return prefix + "norm_" + t.String() }
 
-// NormTotal names the kernel that adds the norms of chunks, in order, to a
-// total: (total, partials, chunks int64).
+// NormTotal names the kernel that adds norms to a total:
+// (total, norms, count int64).
 func NormTotal() string { return prefix + "norm_total" }
 
 // Scale names the kernel that multiplies a gradient by a factor:
@@ -107,8 +108,8 @@ func Threads(name string) int64 {
 	return ThreadsPerBlock
 }
 
-// PackElements returns how many neighbouring elements a thread handles at a
-// time, so that its accesses to the smallest of the types are of [AccessBytes].
+// PackElements returns how many elements a thread handles at a time: those of the
+// smallest of the types have [AccessBytes].
 func PackElements(types ...dtype.DType) int64 {
 	smallest := int64(AccessBytes)
 	for _, t := range types {

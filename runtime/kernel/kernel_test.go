@@ -31,7 +31,7 @@ func TestNamesSayFamilyTypesAndChoice(t *testing.T) {
 	}
 }
 
-func TestOnlyTheTotalOfNormsHasABlockOfOneWarp(t *testing.T) {
+func TestOnlyTheTotalOfNormsHasABlockOfItsOwnSize(t *testing.T) {
 	if Threads(NormTotal()) != TotalThreads || Threads(Norm(dtype.Float32)) != ThreadsPerBlock {
 		t.Errorf("%d and %d threads, want %d and %d", Threads(NormTotal()), Threads(Norm(dtype.Float32)), TotalThreads, ThreadsPerBlock)
 	}

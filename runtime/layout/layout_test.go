@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shardgen/shardgen/runtime/dtype"
+	"github.com/shardgen/shardgen/runtime/optim"
 )
 
 func TestUnitIsTheLargerOfAlignmentAndGroup(t *testing.T) {
@@ -240,7 +241,7 @@ func TestPlacementOfASmallModel(t *testing.T) {
 		{Slots, dtype.Invalid, 224 + 96}, // a and c share slot 0
 		{GradBuffers, dtype.Invalid, 2 * 224},
 		{Staging, dtype.Invalid, 2*56*4 + 56*4},
-		{Scratch, dtype.Invalid, SumsBytes + 16}, // one chunk of a norm
+		{Scratch, dtype.Invalid, SumsBytes + 3*16}, // a chunk of a norm for each bucket
 	}
 	if !slices.Equal(p.Arenas, want) {
 		t.Errorf("arenas %v, want %v", p.Arenas, want)
@@ -248,11 +249,30 @@ func TestPlacementOfASmallModel(t *testing.T) {
 	if rest := p.RestBytes(); rest != 48+144+288+672+336 {
 		t.Errorf("rest is %d bytes", rest)
 	}
-	if peak := p.PeakBytes(); peak != p.RestBytes()+320+448+672+80 {
+	if peak := p.PeakBytes(); peak != p.RestBytes()+320+448+672+112 {
 		t.Errorf("peak is %d bytes", peak)
 	}
 	if b := p.Blocks[1].Buckets[0]; b.Master != None || b.Slot != 224 || b.Moments != [2]int64{128, 176} {
 		t.Errorf("b lies at %+v", b)
+	}
+}
+
+func TestEveryRankHasRoomForTheNormsOfItsChunks(t *testing.T) {
+	const chunk = optim.ChunkElements
+	for _, numels := range [][]int64{{1}, {0, 5}, {chunk - 1, chunk, chunk + 1, 3*chunk + 7}, {100 * chunk, 1, 1, 0, 1}, {3, 3, 3, 3, 3}} {
+		for world := int64(1); world <= 5; world++ {
+			b := newBucket(t, "a", dtype.Float32, 4, world, numels...)
+			p := place(t, testModel(world, b, b))
+			for rank := range world {
+				var needed int64
+				for s := range b.Segments(b.ShardElements[0], rank) {
+					needed += 2 * optim.PartialBytes(s.Len)
+				}
+				if needed > p.Partials {
+					t.Errorf("parameters of %v elements: rank %d of %d has %d bytes of norms, the plan %d", numels, rank, world, needed, p.Partials)
+				}
+			}
+		}
 	}
 }
 

@@ -64,7 +64,7 @@ type Placement struct {
 	GradBuffer GradPlace
 	WireFull   int64 // bytes of staging for a whole bucket in its wire type; 0 if none needs it
 	WireShard  int64 // bytes of staging behind it for one reduced shard
-	Partials   int64 // bytes of scratch behind the sums, for the partial sums of the largest norm
+	Partials   int64 // bytes of scratch behind the sums, for the norms of all chunks of a rank's gradients
 }
 
 // SumsBytes is the room for what ranks sum up in a step, at the start of the
@@ -192,6 +192,7 @@ func (p *placer) placeBucket(b *Bucket) Place {
 	}
 	t := b.GradType()
 	stateBytes := p.mul(shard, t.Bytes())
+	p.out.Partials = p.add(p.out.Partials, p.partialBytes(b))
 	at.Grad = p.take(GradShards, t, stateBytes)
 	if p.model.HasMaster(b) {
 		at.Master = p.take(Masters, t, stateBytes)
@@ -200,6 +201,20 @@ func (p *placer) placeBucket(b *Bucket) Place {
 		at.Moments[i] = p.take(Moments, t, stateBytes)
 	}
 	return at
+}
+
+// partialBytes returns the most that the norms of the chunks of a bucket's
+// gradients need on a rank. The parts of its parameters that the rank owns have no
+// more elements than its shard; each is cut into chunks of its own, so each but the
+// first may have one chunk more.
+func (p *placer) partialBytes(b *Bucket) int64 {
+	parts := int64(0)
+	for i := range b.Params {
+		if b.Params[i].Numel > 0 {
+			parts++
+		}
+	}
+	return p.add(optim.PartialBytes(b.ShardElements[p.w]), p.mul(optim.NormBytes, max(parts-1, 0)))
 }
 
 // placeSlots sizes each slot by its largest block and puts the slots, and the
@@ -287,20 +302,9 @@ func (p *placer) placeStaging() {
 	p.take(Staging, dtype.Invalid, p.out.WireShard)
 }
 
-// placeScratch makes room for the sums of a step, and for the partial sums of
-// the largest part of a parameter that a rank can own: a norm is taken of one
-// such part at a time.
+// placeScratch makes room for the sums of a step, and for the norms of chunks.
 func (p *placer) placeScratch() {
-	largest := int64(0)
-	for b := range p.model.Buckets() {
-		if !b.Trainable {
-			continue
-		}
-		for i := range b.Params {
-			largest = max(largest, min(b.Params[i].Numel, b.ShardElements[p.w]))
-		}
-	}
-	p.out.Partials = p.roundUp(optim.PartialBytes(largest), p.model.AlignBytes)
+	p.out.Partials = p.roundUp(p.out.Partials, p.model.AlignBytes)
 	p.take(Scratch, dtype.Invalid, p.model.PartialsStart())
 	p.take(Scratch, dtype.Invalid, p.out.Partials)
 }

@@ -42,10 +42,14 @@ func (r *replica) backward(train *goldenmodel.Train, step int) []float64 {
 // apply clips and steps, and returns the norm before clipping.
 func (r *replica) apply(t *testing.T, o AdamW, step int64) float64 {
 	t.Helper()
-	var n Norm
+	var partials []byte
 	for _, g := range r.grad.Params() {
-		n.Accumulate(g)
+		own := make([]byte, PartialBytes(int64(len(g))))
+		PutNorms(own, g)
+		partials = append(partials, own...)
 	}
+	var n Norm
+	n.AddAll(partials)
 	scale, norm := o.GradScale(n)
 	s, err := o.Prepare(step, scale)
 	if err != nil {

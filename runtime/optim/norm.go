@@ -3,10 +3,12 @@ package optim
 import (
 	"encoding/binary"
 	"math"
+	"math/bits"
 )
 
-// ChunkElements is the chunk of the tree in which squares are summed.
-const ChunkElements = 4096
+// ChunkElements is how many elements share a norm of their own, which a block of
+// a GPU's threads sums.
+const ChunkElements = 8192
 
 // NormBytes is the size of a [Norm] in memory, the host's and a device's: the
 // sum of squares and the count, each an f64, so that ranks can all-reduce both
@@ -22,9 +24,6 @@ func PartialBytes(n int64) int64 {
 	}
 	return NormBytes * chunks
 }
-
-// lanes is how many partial sums a chunk has.
-const lanes = 8
 
 // Norm gathers what a step must know of a gradient before it applies it.
 type Norm struct {
@@ -48,20 +47,32 @@ func NormOf(b []byte) Norm {
 	}
 }
 
-// Accumulate adds the elements of x to the norm. The order of the additions is
-// fixed: x is cut into chunks of [ChunkElements]; in a chunk, element i is
-// squared in f64 and added to lane i mod 8, in order of i; the lanes add up as
-// ((0+4)+(2+6))+((1+5)+(3+7)); chunk sums are added to SumSquares in order. So
-// cutting x into several calls at multiples of ChunkElements changes no bit.
-func (n *Norm) Accumulate(x []float32) { accumulate(n, x) }
+// PutNorms writes the norm of each chunk of x, [ChunkElements] long or what is
+// left, over partials, which must have [PartialBytes] of len(x). The squares of a
+// chunk are taken in f64 and added up pairwise: neighbours first, then neighbouring
+// sums, as if zeros filled the chunk. So no bit depends on who sums which part.
+func PutNorms(partials []byte, x []float32) { putNorms(partials, x) }
 
-// Accumulate64 is [Norm.Accumulate] for f64 gradients.
-func (n *Norm) Accumulate64(x []float64) { accumulate(n, x) }
+// PutNorms64 is [PutNorms] for f64 gradients.
+func PutNorms64(partials []byte, x []float64) { putNorms(partials, x) }
 
-// Add adds the norm of other elements, such as another rank's.
-func (n *Norm) Add(other Norm) {
-	n.SumSquares += other.SumSquares
-	n.NonFinite += other.NonFinite
+// SumNorms is how many sums [Norm.AddAll] adds norms to.
+const SumNorms = 1024
+
+// AddAll adds the norms in partials, [NormBytes] each: norm i to sum i mod
+// [SumNorms], in order of i; then the sums pairwise, neighbours first; then their
+// sum to n.
+func (n *Norm) AddAll(partials []byte) {
+	var sums [SumNorms]float64
+	var nonFinite int64
+	for i := 0; len(partials) >= NormBytes; i = (i + 1) % SumNorms {
+		one := NormOf(partials)
+		sums[i] += one.SumSquares
+		nonFinite += one.NonFinite
+		partials = partials[NormBytes:]
+	}
+	n.SumSquares += addPairwise(sums[:])
+	n.NonFinite += nonFinite
 }
 
 // Finite reports whether a step may apply the gradient: no element is NaN or
@@ -69,38 +80,58 @@ func (n *Norm) Add(other Norm) {
 // overflow by itself).
 func (n Norm) Finite() bool { return n.NonFinite == 0 && isFinite(n.SumSquares) }
 
-func accumulate[F float](n *Norm, x []F) {
+func putNorms[F float](partials []byte, x []F) {
 	for len(x) > 0 {
 		chunk := x[:min(len(x), ChunkElements)]
-		sum := sumSquares(chunk)
-		if !isFinite(sum) {
-			n.NonFinite += countNonFinite(chunk)
+		n := Norm{SumSquares: sumSquares(chunk)}
+		if !isFinite(n.SumSquares) {
+			n.NonFinite = countNonFinite(chunk)
 		}
-		n.SumSquares += sum
-		x = x[len(chunk):]
+		n.Put(partials)
+		partials, x = partials[NormBytes:], x[len(chunk):]
 	}
 }
 
-func sumSquares[F float](x []F) float64 {
-	var s0, s1, s2, s3, s4, s5, s6, s7 float64
-	for ; len(x) >= lanes; x = x[lanes:] {
-		y := x[:lanes:lanes]
-		s0 += square(y[0])
-		s1 += square(y[1])
-		s2 += square(y[2])
-		s3 += square(y[3])
-		s4 += square(y[4])
-		s5 += square(y[5])
-		s6 += square(y[6])
-		s7 += square(y[7])
+// blockElements is how many squares are added up in registers.
+const blockElements = 64
+
+// sumSquares returns the sum of a chunk. Zeros that fill it change no sum, so only
+// those up to a power of two of blocks are added.
+func sumSquares[F float](chunk []F) float64 {
+	var sums [ChunkElements / blockElements]float64
+	whole := len(chunk) / blockElements
+	for i := range whole {
+		sums[i] = sumBlock((*[blockElements]F)(chunk[i*blockElements:]))
 	}
-	var rest [lanes]float64
-	for i, v := range x {
-		rest[i] = square(v)
+	blocks := whole
+	if rest := chunk[whole*blockElements:]; len(rest) > 0 {
+		var filled [blockElements]F
+		copy(filled[:], rest)
+		sums[whole] = sumBlock(&filled)
+		blocks++
 	}
-	s0, s1, s2, s3 = s0+rest[0], s1+rest[1], s2+rest[2], s3+rest[3]
-	s4, s5, s6, s7 = s4+rest[4], s5+rest[5], s6+rest[6], s7+rest[7]
-	return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
+	return addPairwise(sums[:1<<bits.Len(uint(max(blocks, 1)-1))])
+}
+
+func sumBlock[F float](x *[blockElements]F) float64 {
+	var sums [blockElements / 8]float64
+	for i := range sums {
+		y := (*[8]F)(x[8*i:])
+		sums[i] = ((square(y[0]) + square(y[1])) + (square(y[2]) + square(y[3]))) +
+			((square(y[4]) + square(y[5])) + (square(y[6]) + square(y[7])))
+	}
+	return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))
+}
+
+// addPairwise returns the sum of a power of two of numbers, which it overwrites.
+func addPairwise(x []float64) float64 {
+	for len(x) > 1 {
+		for i := range len(x) / 2 {
+			x[i] = x[2*i] + x[2*i+1]
+		}
+		x = x[:len(x)/2]
+	}
+	return x[0]
 }
 
 func square[F float](x F) float64 { return float64(float64(x) * float64(x)) }

@@ -22,7 +22,7 @@ func TestANormInMemoryIsTwoNumbers(t *testing.T) {
 
 func TestPartialBytesHasRoomForEachChunk(t *testing.T) {
 	for n, want := range map[int64]int64{
-		0: 0, 1: 16, ChunkElements: 16, ChunkElements + 1: 32, 5 * ChunkElements: 80, math.MaxInt64: 16 * (1 << 51),
+		0: 0, 1: 16, ChunkElements: 16, ChunkElements + 1: 32, 5 * ChunkElements: 80, math.MaxInt64: 16 * (1 << 50),
 	} {
 		if got := PartialBytes(n); got != want {
 			t.Errorf("norms of the chunks of %d elements have %d bytes, want %d", n, got, want)

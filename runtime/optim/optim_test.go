@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"bytes"
 	"encoding/binary"
 	"hash/fnv"
 	"math"
@@ -262,63 +263,86 @@ func TestPowerAgreesWithPow(t *testing.T) {
 	}
 }
 
-func TestNormIsTheSameForAnyCutAtChunks(t *testing.T) {
+// normOf sums a whole gradient.
+func normOf[F float](x []F, put func([]byte, []F)) (n Norm) {
+	partials := make([]byte, PartialBytes(int64(len(x))))
+	put(partials, x)
+	n.AddAll(partials)
+	return n
+}
+
+func TestNormsAreTheSameForAnyCutAtChunks(t *testing.T) {
 	x := gradients(5*ChunkElements+77, 3)
-	var whole64, whole32 Norm
-	whole64.Accumulate64(x)
-	whole32.Accumulate(toFloat32(x))
+	whole64, whole32 := make([]byte, 6*NormBytes), make([]byte, 6*NormBytes)
+	PutNorms64(whole64, x)
+	PutNorms(whole32, toFloat32(x))
 	for chunks := 1; chunks <= 5; chunks++ {
-		var n64, n32 Norm
+		got64, got32 := make([]byte, 6*NormBytes), make([]byte, 6*NormBytes)
 		cut := chunks * ChunkElements
-		n64.Accumulate64(x[:cut])
-		n64.Accumulate64(x[cut:])
-		n32.Accumulate(toFloat32(x[:cut]))
-		n32.Accumulate(toFloat32(x[cut:]))
-		if n64 != whole64 || n32 != whole32 {
-			t.Errorf("a cut after %d chunks gives %v and %v, want %v and %v", chunks, n64, n32, whole64, whole32)
+		PutNorms64(got64, x[:cut])
+		PutNorms64(got64[chunks*NormBytes:], x[cut:])
+		PutNorms(got32, toFloat32(x[:cut]))
+		PutNorms(got32[chunks*NormBytes:], toFloat32(x[cut:]))
+		if !bytes.Equal(got64, whole64) || !bytes.Equal(got32, whole32) {
+			t.Errorf("a cut after %d chunks gives other norms", chunks)
 		}
 	}
 }
 
-func TestNormSumsSquaresInTheDocumentedOrder(t *testing.T) {
-	for _, n := range []int{0, 1, 7, 8, 9, 31, 4095, 4096, 4097, 9000} {
+// pairs adds up a power of two of numbers in the documented order.
+func pairs(x []float64) float64 {
+	if len(x) == 1 {
+		return x[0]
+	}
+	return pairs(x[:len(x)/2]) + pairs(x[len(x)/2:])
+}
+
+func TestNormsSumSquaresInTheDocumentedOrder(t *testing.T) {
+	for _, n := range []int{0, 1, 7, 8, 9, 31, 63, 64, 65, 4095, 4096, 4097, 8191, 8192, 8193, 20000} {
 		x := toFloat32(gradients(n, 1))
-		want := 0.0
-		for start := 0; start < n; start += ChunkElements {
-			var lane [8]float64
-			for i, v := range x[start:min(n, start+ChunkElements)] {
-				lane[i%8] += float64(float64(v) * float64(v))
+		var sums [SumNorms]float64
+		for chunk := 0; chunk*ChunkElements < n; chunk++ {
+			var squares [ChunkElements]float64
+			for i, v := range x[chunk*ChunkElements : min(n, (chunk+1)*ChunkElements)] {
+				squares[i] = float64(v) * float64(v)
 			}
-			want += ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]))
+			sums[chunk] = pairs(squares[:])
 		}
-		var got Norm
-		got.Accumulate(x)
-		if got.SumSquares != want || got.NonFinite != 0 || !got.Finite() {
+		want := pairs(sums[:])
+		if got := normOf(x, PutNorms); got.SumSquares != want || got.NonFinite != 0 || !got.Finite() {
 			t.Errorf("%d elements: got %v, want %v", n, got, want)
 		}
 	}
 }
 
-func TestNormCountsEveryNonFiniteElementOnce(t *testing.T) {
+func TestNormsOfManyChunksAddUpInTheDocumentedOrder(t *testing.T) {
+	for _, n := range []int{0, 1, SumNorms - 1, SumNorms, SumNorms + 1, 3*SumNorms + 17} {
+		partials := make([]byte, n*NormBytes)
+		var sums [SumNorms]float64
+		for i, x := range gradients(n, 2) {
+			Norm{SumSquares: x * x, NonFinite: 2}.Put(partials[i*NormBytes:])
+			sums[i%SumNorms] += float64(x * x)
+		}
+		got := Norm{SumSquares: 0.1, NonFinite: 5}
+		got.AddAll(partials)
+		if want := (Norm{SumSquares: 0.1 + pairs(sums[:]), NonFinite: int64(5 + 2*n)}); got != want {
+			t.Errorf("%d norms: got %v, want %v", n, got, want)
+		}
+	}
+}
+
+func TestNormsCountEveryNonFiniteElementOnce(t *testing.T) {
 	x := make([]float32, 2*ChunkElements+5)
-	for i, v := range map[int]float64{0: math.NaN(), 9: math.Inf(1), 4096: math.Inf(-1), 2*ChunkElements + 4: math.NaN()} {
+	for i, v := range map[int]float64{0: math.NaN(), 9: math.Inf(1), ChunkElements: math.Inf(-1), 2*ChunkElements + 4: math.NaN()} {
 		x[i] = float32(v)
 	}
-	var n, sum Norm
-	n.Accumulate(x)
-	sum.Add(n)
-	sum.Add(Norm{SumSquares: 1, NonFinite: 3})
-	if n.NonFinite != 4 || n.Finite() || sum.NonFinite != 7 {
-		t.Errorf("counted %d, with 3 more %d, want 4 and 7", n.NonFinite, sum.NonFinite)
+	if n := normOf(x, PutNorms); n.NonFinite != 4 || n.Finite() {
+		t.Errorf("counted %d, want 4; finite %v", n.NonFinite, n.Finite())
 	}
-	var large Norm
-	large.Accumulate64([]float64{1e200, 1})
-	if large.NonFinite != 0 || large.Finite() {
+	if large := normOf([]float64{1e200, 1}, PutNorms64); large.NonFinite != 0 || large.Finite() {
 		t.Errorf("an overflow of the sum counts %d elements, finite %v", large.NonFinite, large.Finite())
 	}
-	var huge Norm
-	huge.Accumulate([]float32{math.MaxFloat32, math.MaxFloat32})
-	if !huge.Finite() {
+	if huge := normOf([]float32{math.MaxFloat32, math.MaxFloat32}, PutNorms); !huge.Finite() {
 		t.Error("the squares of the largest f32 overflow")
 	}
 }
@@ -360,6 +384,7 @@ func TestBitsStayWhatTheyAre(t *testing.T) {
 		t.Fatal(err)
 	}
 	var norm Norm
+	partials := make([]byte, PartialBytes(n))
 	state, state32 := make([][]float64, 4), make([][]float32, 4)
 	for i := range state {
 		state[i] = gradients(n, int64(i))
@@ -378,19 +403,22 @@ func TestBitsStayWhatTheyAre(t *testing.T) {
 		adam.Update(state32[0], state32[1], state32[2], state32[3])
 		sgd.Update64(state[0], state[1], state[3])
 		sgd.Update(state32[0], state32[1], state32[3])
-		norm.Accumulate64(state[0])
-		norm.Accumulate(state32[0])
+		PutNorms64(partials, state[0])
+		norm.AddAll(partials)
+		PutNorms(partials, state32[0])
+		norm.AddAll(partials)
 		binary.Write(h, binary.LittleEndian, slices.Concat(state[:3]...))
 		binary.Write(h, binary.LittleEndian, slices.Concat(state32[:3]...))
 		binary.Write(h, binary.LittleEndian, norm)
 	}
-	const want = uint64(0x586ba1bc8c4c8a1f)
+	const want = uint64(0x54397c6d91fb76ac)
 	if got := h.Sum64(); got != want {
 		t.Errorf("the states hash to %#x, expected %#x", got, want)
 	}
 }
 
 func TestUpdatesDoNotAllocate(t *testing.T) {
+	partials := make([]byte, PartialBytes(64))
 	p, m, v, g := make([]float32, 64), make([]float32, 64), make([]float32, 64), make([]float32, 64)
 	if n := testing.AllocsPerRun(10, func() {
 		adam, _ := AdamW{LR: 0.1}.Prepare(1, 1)
@@ -398,7 +426,8 @@ func TestUpdatesDoNotAllocate(t *testing.T) {
 		sgd, _ := SGD{LR: 0.1, Momentum: 0.9}.Prepare(1, 1)
 		sgd.Update(p, m, g)
 		var norm Norm
-		norm.Accumulate(g)
+		PutNorms(partials, g)
+		norm.AddAll(partials)
 	}); n != 0 {
 		t.Errorf("a step allocates %v times", n)
 	}

@@ -144,7 +144,7 @@ struct SGD_f64_f64_momentum : Plan { using Float = F64; using Copy = F64; static
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) sgd_f64_f64_momentum(SGDStep s, F64* p, F64* b, const F64* g, F64* copy, long long n) { sgd<SGD_f64_f64_momentum>(s, p, b, g, copy, n); }
 struct SGD_f64_f64_plain : Plan { using Float = F64; using Copy = F64; static constexpr bool kMomentum = false; };
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) sgd_f64_f64_plain(SGDStep s, F64* p, F64* b, const F64* g, F64* copy, long long n) { sgd<SGD_f64_f64_plain>(s, p, b, g, copy, n); }
-extern "C" __global__ void __launch_bounds__(kWarp) norm_total(Norm* total, const Norm* partials, long long n) { normTotal(total, partials, n); }
+extern "C" __global__ void __launch_bounds__(kSumNorms) norm_total(Norm* total, const Norm* partials, long long n) { normTotal(total, partials, n); }
 
 struct Fill_f64_normal : Plan { using Element = F64; static constexpr Distribution kFamily = Distribution::kNormal; };
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fill_normal_f64(F64* to, Sampler s, long long first, long long n) { fillRandom<Fill_f64_normal>(to, s, first, n); }

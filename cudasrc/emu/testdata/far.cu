@@ -165,21 +165,17 @@ extern "C" __global__ void far_fill(long long* different) {
   *different = target.differences(kFar, elements, false);
 }
 
-// A thread has half of a chunk.
+// A block has a chunk.
 extern "C" __global__ void far_norm(long long* different) {
   const Range<F32, 11> gradient;
-  const long long elements = kChunkElements / 2 * blockDim.x, chunks = elements / kChunkElements;
   if (threadIdx.x == 0) {
-    gradient.scatter(kFar, elements);
+    gradient.scatter(kFar, kChunkElements);
   }
   __syncthreads();
   auto* const nearby = reinterpret_cast<Norm*>(sparse<24>());
   auto* const distant = reinterpret_cast<Norm*>(sparse<25>());
-  onBoth(kChunkElements / 2, 0, [=](bool far, long long n) { normChunks<Gradient>(far ? distant : nearby, far ? gradient.distant() : gradient.nearby(), n); });
-  *different = nearby[0].sumSquares > 0 ? 0 : 1;
-  for (long long i = 0; i < chunks; i++) {
-    *different += nearby[i].sumSquares != distant[kFar / kChunkElements + i].sumSquares;
-  }
+  onBoth(kChunkElements / kThreads, 0, [=](bool far, long long n) { normChunks<Gradient>(far ? distant : nearby, far ? gradient.distant() : gradient.nearby(), n); });
+  *different = nearby[0].sumSquares > 0 && nearby[0].sumSquares == distant[kFar / kChunkElements].sumSquares ? 0 : 1;
 }
 
 // range_of reports what each thread of a block in a grid is given of a range:

@@ -248,7 +248,7 @@ struct World {
   // The memory of a rank. What it keeps is shard elements times the bytes for one
   // (parameter, gradient, master, moments), for each bucket of each block.
   static constexpr long long restBytes = at<N>(1929216, 965632, 484352);  // bytes of a rank between passes: shards, masters, moments, gradient shards
-  static constexpr long long peakBytes = at<N>(2994944, 1932544, 1403392);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+  static constexpr long long peakBytes = at<N>(2995456, 1933056, 1403648);  // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
   static_assert(restBytes == embed_f32_shard * (4 + 4 + 4 + 4) +
                     HLen * h_f32_shard * (4 + 4 + 4 + 4) +
                     head_f32_shard * (4 + 4 + 4 + 4) +
@@ -409,7 +409,7 @@ struct World {
   // Gradients on their way through a reduction, and sums of a step.
   static constexpr long long wireFullBytes = 0;  // bytes of staging, for a bucket in the type that it is reduced in; roundUp(0, alignBytes); gradients.reduce
   static constexpr long long wireShardBytes = at<N>(199936, 100096, 50176);  // bytes of staging behind it, for one reduced shard; roundUp(largest(embed_f32_shard * 4, h_f32_shard * 4, head_f32_shard * 4, embed_shared_Wte_shard * 4), alignBytes); gradients.reduce
-  static constexpr long long partialsBytes = 256;  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
+  static constexpr long long partialsBytes = at<N>(768, 768, 512);  // bytes of scratch from partialsStart on, for the partial sums of a norm; optimizer
   static_assert(wireFullBytes == roundUp(0, alignBytes),
                 "gradients.reduce: staging has room for the largest bucket that is reduced in another type than its own, rounded up to align_bytes" SHARDGEN_FIX);
   static_assert(wireShardBytes == roundUp(largest(embed_f32_shard * 4, h_f32_shard * 4, head_f32_shard * 4, embed_shared_Wte_shard * 4), alignBytes),
@@ -422,7 +422,7 @@ struct World {
   static constexpr long long slotsBytes = at<N>(465408, 465920, 466944);  // bytes; embed_shared_Wte_slotOffset + embed_shared_Wte_gatheredBytes; topology.world
   static constexpr long long gradientBuffersBytes = at<N>(399872, 400384, 401408);  // bytes; gradientSlots * gradientBufferBytes; topology.world
   static constexpr long long stagingBytes = at<N>(199936, 100096, 50176);  // bytes; wireFullBytes + wireShardBytes; topology.world
-  static constexpr long long scratchBytes = 512;  // bytes; partialsStart + partialsBytes; topology.world
+  static constexpr long long scratchBytes = at<N>(1024, 1024, 768);  // bytes; partialsStart + partialsBytes; topology.world
   static_assert(shardsF32Bytes == embed_shared_Wte_shardOffset + embed_shared_Wte_shard * 4,
                 "topology.world: the arena of shards of f32 ends where its last part does" SHARDGEN_FIX);
   static_assert(momentsF32Bytes == embed_shared_Wte_moment2Offset + embed_shared_Wte_shard * 4,

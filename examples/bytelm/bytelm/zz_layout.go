@@ -249,9 +249,9 @@ const (
 	restBytesWorld1 int64 = 1929216 // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld2 int64 = 965632  // bytes of a rank between passes: shards, masters, moments, gradient shards
 	restBytesWorld4 int64 = 484352  // bytes of a rank between passes: shards, masters, moments, gradient shards
-	peakBytesWorld1 int64 = 2994944 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld2 int64 = 1932544 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
-	peakBytesWorld4 int64 = 1403392 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld1 int64 = 2995456 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld2 int64 = 1933056 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
+	peakBytesWorld4 int64 = 1403648 // bytes of a rank, all that Open allocates: slots, gradient buffers and staging besides
 
 	// optimizer: a rank keeps the shards of all blocks, and where trainable masters, moments and gradients; if not, generate again
 	_ = -uint64(restBytesWorld1 - (embed_f32_shard_world1*(4+4+4+4) +
@@ -514,7 +514,7 @@ var descriptor = shard.Descriptor{
 	Code: device.Code{
 		Package: "bytelm",
 		Command: "go tool shardgen generate model.yaml",
-		Source:  "12425fabb90dd8b35fac5ea7e3ed72aa7de399574fb5ef2cc6f0bd5ea22e367d",
+		Source:  "4517920dc118766f15ee97e77ffeb6686470f784a53caaaafd42474cf3c4fe5d",
 		Fatbin:  kernels,
 	},
 }

@@ -22,6 +22,7 @@ const (
 	opAccumulate
 	opFill
 	opNorm
+	opNormTotal
 	opAdamW
 	opSGD
 	opScale
@@ -29,7 +30,7 @@ const (
 
 var opNames = [...]string{
 	opTask: "task", opWait: "wait", opZero: "zero", opCopy: "copy", opCast: "cast", opAccumulate: "accumulate",
-	opFill: "fill", opNorm: "norm", opAdamW: "adamw", opSGD: "sgd", opScale: "scale",
+	opFill: "fill", opNorm: "norm", opNormTotal: "total of norms", opAdamW: "adamw", opSGD: "sgd", opScale: "scale",
 }
 
 func (o op) String() string { return opNames[o] }
@@ -47,7 +48,6 @@ type command struct {
 
 	distribution *random.Distribution
 	random       random.Stream
-	norm         optim.Norm // while it is summed
 	adamw        optim.AdamWStep
 	sgd          optim.SGDStep
 	state        device.State
@@ -72,6 +72,8 @@ func (c *command) run() error {
 		return fill(c)
 	case opNorm:
 		return norm(c)
+	case opNormTotal:
+		return normTotal(c.dst, c.src)
 	case opScale:
 		return scale(c.dst, c.dstType, c.n, c.factor)
 	case opAdamW:
@@ -150,13 +152,18 @@ func (kernels) Fill(stream device.Stream, dst device.Memory, t dtype.DType, d *r
 	}
 }
 
-// Norm needs no room for partial sums: chunks are summed one after another. One
-// call keeps them whole only where it starts at a multiple of
-// optim.ChunkElements.
-func (kernels) Norm(stream device.Stream, total, _, src device.Memory, t dtype.DType, n int64) {
+func (kernels) Norm(stream device.Stream, partials, src device.Memory, t dtype.DType, n int64) {
 	s := on(stream)
 	if c := s.next(opNorm); c != nil {
-		c.dst, c.src, c.srcType, c.n = total, src, t, n
+		c.dst, c.src, c.srcType, c.n = partials, src, t, n
+		s.submit()
+	}
+}
+
+func (kernels) NormTotal(stream device.Stream, total, partials device.Memory) {
+	s := on(stream)
+	if c := s.next(opNormTotal); c != nil {
+		c.dst, c.src = total, partials
 		s.submit()
 	}
 }

@@ -181,26 +181,39 @@ func addDivided[D, S float](dst []D, src []S, divisor D) {
 	}
 }
 
-// norm adds to the two f64 of total, as optim.Norm lays them out.
+// norm writes the norms of chunks, as optim.Norm lays them out.
 func norm(c *command) error {
 	b, err := elements("gradient", c.src, c.srcType, c.n)
 	if err != nil {
 		return err
 	}
-	total, err := elements("total", c.dst, dtype.Float64, optim.NormBytes/8)
+	partials, err := elements("room for partial norms", c.dst, dtype.Float64, optim.PartialBytes(c.n)/8)
 	if err != nil {
 		return err
 	}
-	c.norm = optim.NormOf(total)
 	switch c.srcType {
 	case dtype.Float32:
-		c.norm.Accumulate(dtype.Slice[float32](b))
+		optim.PutNorms(partials, dtype.Slice[float32](b))
 	case dtype.Float64:
-		c.norm.Accumulate64(dtype.Slice[float64](b))
+		optim.PutNorms64(partials, dtype.Slice[float64](b))
 	default:
 		return fmt.Errorf("the gradient is %s, expected f32 or f64", c.srcType)
 	}
-	c.norm.Put(total)
+	return nil
+}
+
+func normTotal(total, partials device.Memory) error {
+	to, err := elements("total", total, dtype.Float64, optim.NormBytes/8)
+	if err != nil {
+		return err
+	}
+	from, err := elements("partial norms", partials, dtype.Float64, partials.Bytes()/optim.NormBytes*optim.NormBytes/8)
+	if err != nil {
+		return err
+	}
+	sum := optim.NormOf(to)
+	sum.AddAll(from)
+	sum.Put(to)
 	return nil
 }
 

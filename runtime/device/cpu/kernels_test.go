@@ -192,9 +192,13 @@ func TestFillAndNormAreThePackagesOwn(t *testing.T) {
 		var norm optim.Norm
 		total := device.HostMemory(make([]byte, optim.NormBytes))
 		kernels.Fill(s, dst, dtype.Float32, &d, r, 3, 5000)
-		kernels.Norm(s, total, device.Memory{}, dst, dtype.Float32, 5000)
+		partials := device.HostMemory(make([]byte, optim.PartialBytes(5000)))
+		kernels.Norm(s, partials, dst, dtype.Float32, 5000)
+		kernels.NormTotal(s, total, partials)
 		synchronize(t, s)
-		norm.Accumulate(want)
+		expected := make([]byte, optim.PartialBytes(5000))
+		optim.PutNorms(expected, want)
+		norm.AddAll(expected)
 		got := optim.NormOf(total.Host())
 		if !slices.Equal(dtype.Slice[float32](dst.Host()), want) || got != norm {
 			t.Errorf("other values, or norm %v, expected %v", got, norm)
@@ -306,8 +310,9 @@ func TestBadArgumentsAreErrorsOfTheStream(t *testing.T) {
 		"fill of unknown kind":   {func(s *cpu.Stream) { kernels.Fill(s, m, f32, &random.Distribution{Kind: "odd"}, random.Stream{}, 0, 1) }, "odd"},
 		"fill before the first":  {func(s *cpu.Stream) { kernels.Fill(s, m, f32, &good, random.Stream{}, -1, 1) }, "-1"},
 		"fill too many":          {func(s *cpu.Stream) { kernels.Fill(s, m, f32, &good, random.Stream{}, 0, 17) }, "17 elements"},
-		"norm without a place":   {func(s *cpu.Stream) { kernels.Norm(s, device.Memory{}, m, m, f32, 1) }, "the total has 0 bytes"},
-		"norm of bf16":           {func(s *cpu.Stream) { kernels.Norm(s, m.Slice(0, 16), m, m, bf16, 1) }, "expected f32 or f64"},
+		"norm without room":      {func(s *cpu.Stream) { kernels.Norm(s, device.Memory{}, m, f32, 1) }, "the room for partial norms has 0 bytes"},
+		"total without a place":  {func(s *cpu.Stream) { kernels.NormTotal(s, device.Memory{}, m) }, "the total has 0 bytes"},
+		"norm of bf16":           {func(s *cpu.Stream) { kernels.Norm(s, m, m, bf16, 1) }, "expected f32 or f64"},
 		"scale of bf16":          {func(s *cpu.Stream) { kernels.Scale(s, m, bf16, 1, 2) }, "expected f32 or f64"},
 		"scale of too many":      {func(s *cpu.Stream) { kernels.Scale(s, m, f32, 17, 2) }, "17 elements"},
 		"adamw without moments": {func(s *cpu.Stream) {
@@ -343,7 +348,7 @@ func BenchmarkKernels(b *testing.B) {
 		"accumulate/f32 by 3":  func() { kernels.Accumulate(s, state.Master, dtype.Float32, state.Grad, dtype.Float32, n, 3, false) },
 		"accumulate/bf16 by 3": func() { kernels.Accumulate(s, state.Master, dtype.Float32, half, dtype.BFloat16, n, 3, false) },
 		"cast":                 func() { kernels.Cast(s, half, dtype.BFloat16, state.Grad, dtype.Float32, n) },
-		"norm":                 func() { kernels.Norm(s, half.Slice(0, optim.NormBytes), device.Memory{}, state.Grad, dtype.Float32, n) },
+		"norm":                 func() { kernels.Norm(s, half, state.Grad, dtype.Float32, n) },
 		"adamw":                func() { kernels.AdamW(s, step, state) },
 	} {
 		b.Run(name, func(b *testing.B) {

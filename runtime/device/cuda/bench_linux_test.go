@@ -85,7 +85,7 @@ func (i *idle) operations(tb testing.TB) map[string]func() {
 		"cast":                   func() { i.kernels.Cast(i.a, m1, dtype.BFloat16, m2, dtype.Float32, 1000) },
 		"accumulate":             func() { i.kernels.Accumulate(i.a, m1, dtype.Float32, m2, dtype.BFloat16, 1000, 8, false) },
 		"fill":                   func() { i.kernels.Fill(i.a, m1, dtype.Float32, &normal, random.Stream{}, 0, 1000) },
-		"norm":                   func() { i.kernels.Norm(i.a, m1, m2, m3, dtype.Float32, 1000) },
+		"norm":                   func() { i.kernels.Norm(i.a, m2, m3, dtype.Float32, 1000) },
 		"adamw":                  func() { i.kernels.AdamW(i.a, optim.AdamWStep{}, withCopy(state)) },
 		"launch": func() {
 			_ = i.a.Launch(i.own, one, one, 0, Pointer(0x1000), Int64(4), Float32(2))

@@ -37,7 +37,8 @@ func (k *Kernels) launch(s *Stream, operation string, f *Function, threads int64
 		s.reject(operation, fmt.Errorf("package %s has no kernel %s: it was generated without; run `%s --cuda require` with this release of shardgen", k.code.Package, f.name, k.code.Command))
 		return
 	}
-	s.launch(operation, f.handle, [3]uint32{k.device.blocks(threads), 1, 1}, [3]uint32{uint32(kernel.Threads(f.name)), 1, 1}, 0)
+	perBlock := kernel.Threads(f.name)
+	s.launch(operation, f.handle, [3]uint32{k.device.blocks(divideUp(threads, perBlock)), 1, 1}, [3]uint32{uint32(perBlock), 1, 1}, 0)
 }
 
 // wavesOfBlocks is how many times the blocks that a GPU surely runs at once are
@@ -45,10 +46,10 @@ func (k *Kernels) launch(s *Stream, operation string, f *Function, threads int64
 // of few registers fit twice as many blocks.
 const wavesOfBlocks = 2
 
-// blocks returns the size of a grid.
-func (d *Device) blocks(threads int64) uint32 {
+// blocks returns the size of a grid in which so many have something to do.
+func (d *Device) blocks(busy int64) uint32 {
 	most := int64(d.multiprocessors) * kernel.BlocksPerMultiprocessor * wavesOfBlocks
-	return uint32(max(1, min(most, divideUp(threads, kernel.ThreadsPerBlock))))
+	return uint32(max(1, min(most, busy)))
 }
 
 func divideUp(a, b int64) int64 {
@@ -205,15 +206,14 @@ func (k *Kernels) drawn(kind random.Kind, t dtype.DType) *Function {
 	}
 }
 
-// Norm implements device.Kernels, for f32 and f64. One call keeps the sum's
-// chunks whole only where it starts at a multiple of optim.ChunkElements.
-func (k *Kernels) Norm(stream device.Stream, total, partials, src device.Memory, t dtype.DType, n int64) {
+// Norm implements device.Kernels, for f32 and f64.
+func (k *Kernels) Norm(stream device.Stream, partials, src device.Memory, t dtype.DType, n int64) {
 	const operation = "norm"
 	s := k.stream(stream, operation)
 	if s == nil {
 		return
 	}
-	if err := checkNorm(total, partials, src, t, n); err != nil {
+	if err := checkNorm(partials, src, t, n); err != nil {
 		s.reject(operation, err)
 		return
 	}
@@ -224,34 +224,41 @@ func (k *Kernels) Norm(stream device.Stream, total, partials, src device.Memory,
 	s.arguments.add(uint64(partials.Addr()))
 	s.arguments.add(uint64(src.Addr()))
 	s.arguments.add(uint64(n))
-	chunks := optim.PartialBytes(n) / optim.NormBytes
-	k.launch(s, operation, &k.norm[t], chunks*teamThreads(t))
-	if s.Err() == nil {
-		k.addNorms(s, operation, total, partials, chunks)
-	}
+	chunks := optim.PartialBytes(n) / optim.NormBytes // a block sums one
+	k.launch(s, operation, &k.norm[t], chunks*kernel.ThreadsPerBlock)
 }
 
-// teamThreads returns how many threads share a chunk of a norm: each has as many
-// of the eight lanes of optim.Norm as one access holds.
-func teamThreads(t dtype.DType) int64 { return 8 * t.Bytes() / kernel.AccessBytes }
-
-// addNorms adds the chunks' norms to the total, in one block.
-func (k *Kernels) addNorms(s *Stream, operation string, total, partials device.Memory, chunks int64) {
+// NormTotal implements device.Kernels.
+func (k *Kernels) NormTotal(stream device.Stream, total, partials device.Memory) {
+	const operation = "total of norms"
+	s := k.stream(stream, operation)
+	if s == nil {
+		return
+	}
+	count := partials.Bytes() / optim.NormBytes
+	err := checkElements("total", total, dtype.Float64, optim.NormBytes/8)
+	if err == nil {
+		err = checkElements("partial norms", partials, dtype.Float64, count*optim.NormBytes/8)
+	}
+	if err != nil {
+		s.reject(operation, err)
+		return
+	}
+	if count == 0 {
+		return
+	}
 	s.arguments.reset()
 	s.arguments.add(uint64(total.Addr()))
 	s.arguments.add(uint64(partials.Addr()))
-	s.arguments.add(uint64(chunks))
+	s.arguments.add(uint64(count))
 	k.launch(s, operation, &k.normTotal, kernel.TotalThreads)
 }
 
-func checkNorm(total, partials, src device.Memory, t dtype.DType, n int64) error {
+func checkNorm(partials, src device.Memory, t dtype.DType, n int64) error {
 	if err := checkElements("gradient", src, t, n); err != nil {
 		return err
 	}
 	if err := checkFloat("gradient", t); err != nil {
-		return err
-	}
-	if err := checkElements("total", total, dtype.Float64, optim.NormBytes/8); err != nil {
 		return err
 	}
 	return checkElements("room for partial norms", partials, dtype.Float64, optim.PartialBytes(n)/8)

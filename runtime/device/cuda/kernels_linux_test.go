@@ -94,7 +94,9 @@ func TestLaunchesHaveTheKernelTheGridAndTheArguments(t *testing.T) {
 		{func(k *Kernels, s *Stream) {
 			k.Fill(s, m1, f16, &random.Distribution{Kind: random.Uniform, High: 1}, random.Stream{}, 0, 5)
 		}, "fill_uniform_f16<1,256,0>[4096 0 0 5]"},
-		{func(k *Kernels, s *Stream) { k.Norm(s, m1, m2, m3, f32, 4097) }, "norm_total<1,32,0>[4096 8192 2]"},
+		{func(k *Kernels, s *Stream) { k.Norm(s, m2, m3, f32, 8192) }, "norm_f32<1,256,0>[8192 12288 8192]"},
+		{func(k *Kernels, s *Stream) { k.Norm(s, m2, m3, f64, 8193) }, "norm_f64<2,256,0>[8192 12288 8193]"},
+		{func(k *Kernels, s *Stream) { k.NormTotal(s, m1, m2.Slice(0, 48)) }, "norm_total<1,1024,0>[4096 8192 3]"},
 		{func(k *Kernels, s *Stream) { k.Scale(s, m1, f32, 1025, 0.5) }, fmt.Sprintf("scale_f32<2,256,0>[4096 1025 %d]", half)},
 		{func(k *Kernels, s *Stream) { k.AdamW(s, optim.AdamWStep{GradScale: 0.5}, state) }, fmt.Sprintf("adamw_f32<1,256,0>[%d 4096 8192 12288 16384 1000]", half)},
 		{func(k *Kernels, s *Stream) { k.AdamW(s, optim.AdamWStep{GradScale: 0.5}, withCopy(state)) }, fmt.Sprintf("adamw_f32_bf16<1,256,0>[%d 4096 8192 12288 16384 20480 1000]", half)},
@@ -109,24 +111,6 @@ func TestLaunchesHaveTheKernelTheGridAndTheArguments(t *testing.T) {
 				t.Errorf("launched %s, %v", got, s.Err())
 			}
 		})
-	}
-}
-
-func TestNormsOfChunksComeBeforeTheirTotal(t *testing.T) {
-	for elementType, want := range map[dtype.DType]string{f32: "shardgen_norm_f32<2,256,0>[8192 12288 528384]", f64: "shardgen_norm_f64<3,256,0>[8192 12288 528384]"} {
-		d, gpu := openDevice(t)
-		k, s := load(t, gpu, everyKernel), openStream(t, gpu, "compute")
-		launches := d.calls(cuLaunchKernel)
-		k.Norm(s, m1, m2, m3, elementType, 129*optim.ChunkElements)
-		if n := d.calls(cuLaunchKernel) - launches; n != 2 || s.Err() != nil {
-			t.Errorf("%d launches, %v", n, s.Err())
-		}
-		k.normTotal.handle = 0 // so that the first launch is the last
-		k.Norm(s, m1, m2, m3, elementType, 129*optim.ChunkElements)
-		if got := d.launched().String(); got != want {
-			t.Errorf("launched %s, expected %s", got, want)
-		}
-		wantError(t, s.Err(), "norm: package tiny has no kernel shardgen_norm_total")
 	}
 }
 
@@ -163,7 +147,8 @@ func TestNothingIsLaunchedForNoElements(t *testing.T) {
 	k.Cast(s, none, f32, none, f32, 0)
 	k.Accumulate(s, none, f32, none, bf16, 0, 1, true)
 	k.Fill(s, none, f32, &random.Distribution{Kind: random.Ones}, random.Stream{}, 0, 0)
-	k.Norm(s, m1, none, none, f32, 0)
+	k.Norm(s, none, none, f32, 0)
+	k.NormTotal(s, m1, none)
 	k.Scale(s, none, f32, 0, 1)
 	k.AdamW(s, optim.AdamWStep{}, device.State{Type: f32})
 	k.SGD(s, optim.SGDStep{Momentum: 1}, device.State{Type: f32})
@@ -196,9 +181,9 @@ func TestBadArgumentsAreErrorsOfTheStream(t *testing.T) {
 		}, "odd"},
 		"fill before the first": {func(k *Kernels, s *Stream) { k.Fill(s, m, f32, ones, random.Stream{}, -1, 1) }, "the first element is -1"},
 		"fill too many":         {func(k *Kernels, s *Stream) { k.Fill(s, m, f32, ones, random.Stream{}, 0, 17) }, "17 elements"},
-		"norm without a place":  {func(k *Kernels, s *Stream) { k.Norm(s, device.Memory{}, m, m, f32, 1) }, "the total has 0 bytes"},
-		"norm without room":     {func(k *Kernels, s *Stream) { k.Norm(s, m, m.Slice(0, 16), m1, f32, 4097) }, "the room for partial norms has 16 bytes"},
-		"norm of bf16":          {func(k *Kernels, s *Stream) { k.Norm(s, m, m, m, bf16, 1) }, "the gradient is bf16, expected f32 or f64"},
+		"norm without room":     {func(k *Kernels, s *Stream) { k.Norm(s, m.Slice(0, 16), m1, f32, 8193) }, "the room for partial norms has 16 bytes"},
+		"norm of bf16":          {func(k *Kernels, s *Stream) { k.Norm(s, m, m, bf16, 1) }, "the gradient is bf16, expected f32 or f64"},
+		"total without a place": {func(k *Kernels, s *Stream) { k.NormTotal(s, device.Memory{}, m) }, "the total has 0 bytes"},
 		"scale of bf16":         {func(k *Kernels, s *Stream) { k.Scale(s, m, bf16, 1, 1) }, "scale: the gradient is bf16"},
 		"adamw without moments": {func(k *Kernels, s *Stream) {
 			k.AdamW(s, optim.AdamWStep{}, device.State{N: 1, Type: f32, Master: m, Grad: m})
