@@ -26,38 +26,46 @@ func TestStepIsTheSameAtEveryWorldSize(t *testing.T) {
 		}},
 	}}
 	d := tm.descriptor(t)
-	var want string
-	for _, n := range tm.worlds {
-		var got string
-		mustRun(t, int(n), d, func(ctx context.Context, m *Model) error {
-			if err := m.Init(ctx, 7); err != nil {
+	var want string // of one rank on the CPU
+	onBackends(t, func(t *testing.T, b *backend) {
+		for _, n := range tm.worlds {
+			got := weightsAfterSteps(t, b, int(n), d)
+			if want == "" {
+				want = got
+			}
+			if got != want {
+				t.Errorf("weights at %d ranks differ from those at 1 on the CPU:\n%s\n%s", n, got, want)
+			}
+		}
+	})
+}
+
+// weightsAfterSteps trains on n ranks and returns all weights.
+func weightsAfterSteps(t *testing.T, b *backend, n int, d *Descriptor) (weights string) {
+	t.Helper()
+	b.must(t, n, d, func(ctx context.Context, m *Model) error {
+		if err := m.Init(ctx, 7); err != nil {
+			return err
+		}
+		for range 3 {
+			if err := squareLoss(ctx, m); err != nil {
 				return err
 			}
-			for range 3 {
-				if err := squareLoss(ctx, m); err != nil {
-					return err
-				}
-				res, err := m.StepAdamW(ctx, optim.AdamW{LR: 0.01, WeightDecay: 0.1})
-				if err != nil {
-					return err
-				}
-				if res.Skipped || !(res.GradNorm > 0) {
-					return fmt.Errorf("step: %+v", res)
-				}
+			res, err := m.StepAdamW(ctx, optim.AdamW{LR: 0.01, WeightDecay: 0.1})
+			if err != nil {
+				return err
 			}
-			text, err := dump(ctx, m)
-			if m.rank.Rank() == 0 {
-				got = text
+			if res.Skipped || !(res.GradNorm > 0) {
+				return fmt.Errorf("step: %+v", res)
 			}
-			return err
-		})
-		if want == "" {
-			want = got
 		}
-		if got != want {
-			t.Errorf("weights at %d ranks differ from those at 1:\n%s\n%s", n, got, want)
+		text, err := dump(ctx, m)
+		if m.rank.Rank() == 0 {
+			weights = text
 		}
-	}
+		return err
+	})
+	return weights
 }
 
 // squareLoss gives every parameter its own value as gradient.
