@@ -105,12 +105,21 @@ func TestADriverOfCUDA12IsOldEnough(t *testing.T) {
 }
 
 func TestAFailedKernelsStatusSaysThatTheContextIsLost(t *testing.T) {
-	for code, want := range map[int32]bool{1: false, 2: false, 600: false, 699: false, 700: true, 701: false, 710: true, 716: true, 719: true, 720: false} {
+	for code, want := range map[int32]bool{1: false, 2: false, 600: false, 699: false, 700: true, 701: false, 710: true, 716: true, 719: true, 720: false, 721: true, 214: false, 802: false} {
 		text := (&Error{Operation: "cuEventQuery", Code: code, Name: "CUDA_ERROR_OF_TEST", Text: "as the test asked"}).Error()
-		for _, words := range []string{"context is lost", "any earlier kernel of this process, the trainer's too", "restart the process", "compute-sanitizer"} {
+		for _, words := range []string{"context is lost: ", "any earlier kernel of this process, the trainer's too", "restart the process", "compute-sanitizer"} {
 			if strings.Contains(text, words) != want {
 				t.Errorf("%d: %s", code, text)
 			}
+		}
+	}
+}
+
+func TestAFaultOfTheHardwareIsNotAKernels(t *testing.T) {
+	for code, want := range map[int32]string{214: "look for Xid", 220: "look for Xid", 226: "look for Xid", 802: "nvidia-fabricmanager"} {
+		text := (&Error{Operation: "cuEventQuery", Code: code, Name: "CUDA_ERROR_OF_TEST", Text: "as the test asked"}).Error()
+		if !strings.Contains(text, want) || strings.Contains(text, "compute-sanitizer") {
+			t.Errorf("%d: %s", code, text)
 		}
 	}
 }

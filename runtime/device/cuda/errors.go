@@ -20,16 +20,12 @@ func (e *Error) Error() string {
 	if e.Name == "" {
 		return fmt.Sprintf("%s returned %d, which this driver has no name for", e.Operation, e.Code)
 	}
-	text := fmt.Sprintf("%s: %s (%d): %s", e.Operation, e.Name, e.Code, e.Text)
-	if lost(e.Code) {
-		text += "; the GPU's context is lost: the cause may be any earlier kernel of this process, the trainer's too; restart the process (compute-sanitizer finds the kernel)"
-	}
-	return text
+	return fmt.Sprintf("%s: %s (%d): %s", e.Operation, e.Name, e.Code, e.Text) + advice(e.Code)
 }
 
-// lost says whether a status is that of a kernel that failed some time before the
-// call: from then on all calls in the context return it.
-func lost(code int32) bool {
+// advice says what to do about a status that no retry helps against. From a failed
+// kernel on, or a fault of the hardware, all calls in the context return it.
+func advice(code int32) string {
 	switch code {
 	case 700, // CUDA_ERROR_ILLEGAL_ADDRESS
 		702, // CUDA_ERROR_LAUNCH_TIMEOUT
@@ -39,10 +35,17 @@ func lost(code int32) bool {
 		716, // CUDA_ERROR_MISALIGNED_ADDRESS
 		717, // CUDA_ERROR_INVALID_ADDRESS_SPACE
 		718, // CUDA_ERROR_INVALID_PC
-		719: // CUDA_ERROR_LAUNCH_FAILED
-		return true
+		719, // CUDA_ERROR_LAUNCH_FAILED
+		721: // CUDA_ERROR_TENSOR_MEMORY_LEAK
+		return "; the GPU's context is lost: the cause may be any earlier kernel of this process, the trainer's too; restart the process (compute-sanitizer finds the kernel)"
+	case 214, // CUDA_ERROR_ECC_UNCORRECTABLE
+		220, // CUDA_ERROR_NVLINK_UNCORRECTABLE
+		226: // CUDA_ERROR_CONTAINED
+		return "; the GPU's context is lost by a fault of the hardware, or of a peer's: look for Xid in the kernel's log and take the GPU out of use"
+	case 802: // CUDA_ERROR_SYSTEM_NOT_READY
+		return "; is the fabric manager (nvidia-fabricmanager) running, in the driver's version?"
 	}
-	return false
+	return ""
 }
 
 // check turns a status into an error.
