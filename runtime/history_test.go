@@ -295,7 +295,7 @@ func TestGradientsOfAFailedPassAreNotStepped(t *testing.T) {
 
 // Sums over the largest group of a piece and of its square are exact in f64.
 func TestSumsOfPiecesAreExactForAllRanks(t *testing.T) {
-	const maxRanks, piece = 65536, 1<<pieceBits - 1
+	const maxRanks, piece int64 = 65536, 1<<pieceBits - 1
 	if sum := piece * piece * maxRanks; sum > 1<<53 {
 		t.Errorf("%d ranks with the largest piece give %d", maxRanks, sum)
 	}

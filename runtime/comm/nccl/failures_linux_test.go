@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -132,16 +133,20 @@ func TestAFailedCopyFailsThePeersToo(t *testing.T) {
 func TestARankThatClosesFailsThoseThatWaitForIt(t *testing.T) {
 	libraries(t)
 	w, start := newWorld(t, 3, long), time.Now()
+	var wait sync.WaitGroup // for those that ask for a collective after the barrier
+	wait.Add(2)
 	errs := w.onEach(func(r int, c *Communicator) {
 		c.Barrier("start")
 		_ = finished(c, c.gather)
 		if r == 1 {
+			go func() {
+				wait.Wait()
+				_ = c.Close()
+			}()
 			return
 		}
 		collectives["all-gather"](t, w, c)
-		if r == 0 {
-			go func() { _ = w.ranks[1].Close() }()
-		}
+		wait.Done()
 	})
 	for _, r := range []int{0, 2} {
 		wantRankError(t, errs[r], r, "all-gather of h.3/bf16 (sequence 2)", "rank 1 left the group after 1 collectives")
