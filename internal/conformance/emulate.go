@@ -75,9 +75,9 @@ func Schedules(world int) []string {
 // thoroughly one, at the first size at which ranks talk.
 func (o *Oracle) schedules(p Package, world int) []string {
 	worlds := o.worlds()
-	first := slices.IndexFunc(worlds, func(w int) bool { return w > 1 })
+	first := max(0, slices.IndexFunc(worlds, func(w int) bool { return w > 1 }))
 	switch {
-	case p.CUDA == "" || world > largestEmulated || !p.Thorough && (first < 0 || world != worlds[first]):
+	case p.CUDA == "" || world > largestEmulated || !p.Thorough && world != worlds[first]:
 		return nil
 	case p.Thorough && world > 1:
 		return Schedules(world)

@@ -115,9 +115,9 @@ func (d *driver) add(path string) {
 	d.list(path, driverPath+"/"+name, name, true, filepath.Join(d.dir, name))
 }
 
-// thorough says which packages run on emulated GPUs at every world size and under
-// every schedule: those of all samples, and of one real model, whose head is tied.
-// The other committed ones run there once, what else there is on the CPU only.
+// thorough says which packages run on emulated GPUs under every schedule: those of
+// all samples, and of one real model, whose head is tied. The others run there
+// under one.
 func thorough(path string) bool {
 	return filepath.Base(filepath.Dir(path)) == "samples" || filepath.Base(path) == "gpt2.yaml"
 }
@@ -145,9 +145,6 @@ func numel(m *spec.Model) int64 {
 
 func (d *driver) list(specPath, importPath, name string, shrunk bool, folder string) {
 	d.imports = append(d.imports, importPath)
-	if _, committed := d.committed[name]; !committed && !thorough(specPath) {
-		folder = ""
-	}
 	fmt.Fprintf(&d.source, "\t\t{Spec: %q, Shrunk: %t, Open: conformance.Opener(%s.Open), Descriptor: %s.Descriptor, CUDA: %q, Thorough: %t},\n",
 		specPath, shrunk, name, name, folder, thorough(specPath))
 }

@@ -60,13 +60,27 @@ func (b *band) part(i int, n int64, types ...dtype.DType) device.Memory {
 // alignBytes is more than any package's align_bytes.
 const alignBytes = 64 << 10
 
+// truncated and uniform are what else ranges are filled with to measure it.
+var (
+	truncated = random.Distribution{Kind: random.TruncatedNormal, Std: 1, Cut: 2}
+	uniform   = random.Distribution{Kind: random.Uniform, Low: -1, High: 1}
+)
+
 // loads returns all kernels that are measured where a package has them.
 func loads() []load {
-	list := []load{{kernel.Zero(), 0, 1, func(b *band, n int64) { b.kernels.Zero(b.stream, b.arena.Slice(0, n)) }}}
-	for _, t := range []dtype.DType{f32, bf16} {
-		list = append(list, fillLoad(t, random.Distribution{Kind: random.Ones}), fillLoad(t, normal))
+	list := []load{
+		{kernel.Zero(), 0, 1, func(b *band, n int64) { b.kernels.Zero(b.stream, b.arena.Slice(0, n)) }},
+		{kernel.NormTotal(), 0, optim.NormBytes, func(b *band, n int64) { // one block, for whatever n
+			b.kernels.NormTotal(b.stream, b.partials.Slice(0, optim.NormBytes), b.arena.Slice(0, n*optim.NormBytes))
+		}},
+	}
+	for _, t := range []dtype.DType{dtype.Float8E4M3, bf16, f32, f64} { // one of each size
+		list = append(list, fillLoad(t, random.Distribution{Kind: random.Ones}))
 	}
 	for _, from := range dtype.All() {
+		if from.IsFloat() {
+			list = append(list, fillLoad(from, normal), fillLoad(from, truncated), fillLoad(from, uniform))
+		}
 		for _, to := range dtype.All() {
 			if from.IsFloat() && to.IsFloat() && from != to {
 				list = append(list, castLoad(from, to))
@@ -77,7 +91,7 @@ func loads() []load {
 		list = append(list, normLoad(t), scaleLoad(t))
 		for _, own := range dtype.All() {
 			if own.Trainable() {
-				list = append(list, accumulateLoad(own, t, true), accumulateLoad(own, t, false), adamWLoad(t, own), sgdLoad(t, own))
+				list = append(list, accumulateLoad(own, t, true), accumulateLoad(own, t, false), adamWLoad(t, own), sgdLoad(t, own, 0), sgdLoad(t, own, 1))
 			}
 		}
 	}
@@ -146,10 +160,11 @@ func adamWLoad(t, own dtype.DType) load {
 	}}
 }
 
-func sgdLoad(t, own dtype.DType) load {
-	step := optim.SGDStep{GradScale: 1, Momentum: 0.9, Gain: 1, LR: 1e-3}
-	return load{kernel.SGD(t, own, true), 0, 5*t.Bytes() + copyBytes(t, own), func(b *band, n int64) {
-		b.kernels.SGD(b.stream, step, b.stateOf(n, t, own, 1))
+// sgdLoad reads and writes master and moments, and reads the gradient.
+func sgdLoad(t, own dtype.DType, moments int) load {
+	step := optim.SGDStep{GradScale: 1, Momentum: 0.9 * float64(moments), Gain: 1, LR: 1e-3}
+	return load{kernel.SGD(t, own, moments > 0), 0, (3+2*int64(moments))*t.Bytes() + copyBytes(t, own), func(b *band, n int64) {
+		b.kernels.SGD(b.stream, step, b.stateOf(n, t, own, moments))
 	}}
 }
 

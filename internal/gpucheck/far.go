@@ -52,7 +52,10 @@ var farChecks = []struct {
 	{"constant", []string{kernel.FillConstant(2)}, []dtype.DType{bf16}, (*far).constant},
 	{"fill", []string{kernel.Fill(random.Normal, f32)}, []dtype.DType{f32}, (*far).fill},
 	{"cast", []string{kernel.Fill(random.Normal, f32), kernel.Cast(f32, bf16)}, []dtype.DType{f32, bf16}, (*far).cast},
+	{"accumulate", []string{kernel.Fill(random.Normal, f32), kernel.Accumulate(f32, f32, false)}, []dtype.DType{f32, f32}, (*far).accumulate},
+	{"scale", []string{kernel.Fill(random.Normal, f32), kernel.Scale(f32)}, []dtype.DType{f32}, (*far).scale},
 	{"norm", []string{kernel.FillConstant(4), kernel.Zero(), kernel.Norm(f32), kernel.NormTotal()}, []dtype.DType{f32}, (*far).norm},
+	{"sgd", []string{kernel.Fill(random.Normal, f32), kernel.SGD(f32, f32, false)}, []dtype.DType{f32, f32}, (*far).sgd},
 	{"adamw", []string{kernel.Fill(random.Normal, f32), kernel.FillConstant(4), kernel.AdamW(f32, bf16)}, []dtype.DType{f32, f32, f32, f32, bf16}, (*far).adamW},
 }
 
@@ -239,6 +242,52 @@ func (f *far) cast(ctx context.Context) error {
 	return f.sample(ctx, "the target", f.ranges[1], bf16, func(dst []byte, first int64) {
 		drawn(0)(wide, first)
 		dtype.Convert(dst, bf16, wide, f32, windowElements)
+	})
+}
+
+func (f *far) accumulate(ctx context.Context) error {
+	const divisor = 3
+	f.draw(0, 1)
+	f.kernels.Accumulate(f.stream, f.ranges[0], f32, f.ranges[1], f32, f.n, divisor, false)
+	return f.changed(ctx, "the sum", func(sum, gradient []float32) {
+		for i := range sum {
+			sum[i] += gradient[i] / divisor
+		}
+	})
+}
+
+func (f *far) scale(ctx context.Context) error {
+	const factor = 0.3
+	f.draw(0)
+	f.kernels.Scale(f.stream, f.ranges[0], f32, f.n, factor)
+	return f.changed(ctx, "the range", func(x, _ []float32) {
+		for i := range x {
+			x[i] *= factor
+		}
+	})
+}
+
+func (f *far) sgd(ctx context.Context) error {
+	step, err := optim.SGD{LR: 0.1, WeightDecay: 0.01}.Prepare(1, 0.5)
+	if err != nil {
+		return err
+	}
+	f.draw(0, 1)
+	f.kernels.SGD(f.stream, step, device.State{N: f.n, Type: f32, Master: f.ranges[0], Grad: f.ranges[1]})
+	return f.changed(ctx, "the master", func(master, gradient []float32) { step.Update(master, nil, gradient) })
+}
+
+// changed compares samples of the first range with what change makes of its
+// numbers and of the second range's.
+func (f *far) changed(ctx context.Context, what string, change func(first, second []float32)) error {
+	if err := f.settle(ctx); err != nil {
+		return err
+	}
+	second := elements(f32, windowElements)
+	return f.sample(ctx, what, f.ranges[0], f32, func(dst []byte, first int64) {
+		drawn(0)(dst, first)
+		drawn(1)(second, first)
+		change(dtype.Slice[float32](dst), dtype.Slice[float32](second))
 	})
 }
 

@@ -2,12 +2,14 @@ package gpucheck
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/shardgen/shardgen/generated/tiny"
 	"github.com/shardgen/shardgen/internal/devicetest"
+	"github.com/shardgen/shardgen/internal/emulated"
 	"github.com/shardgen/shardgen/runtime/dtype"
 	"github.com/shardgen/shardgen/runtime/kernel"
 )
@@ -87,6 +89,27 @@ func TestGoalsAreMetOrMissed(t *testing.T) {
 	}
 	if got := strings.Join(verdicts, "|"); got != "|goal 0.90 met|goal 0.90 missed" || r.missed() != 1 {
 		t.Errorf("%s, %d missed", got, r.missed())
+	}
+}
+
+func TestEveryKernelOfAPackageIsMeasured(t *testing.T) {
+	measured := map[string]float64{}
+	for _, l := range loads() {
+		if _, twice := measured[l.kernel]; twice {
+			t.Errorf("%s is measured twice", l.kernel)
+		}
+		measured[l.kernel] = l.goal
+	}
+	aims := regexp.MustCompile("_(cast|accumulate|adamw)_")
+	for _, name := range emulated.KernelNames() {
+		goal, ok := measured[name]
+		want := 0.0
+		if aims.MatchString(name) {
+			want = 0.9
+		}
+		if !ok || goal != want {
+			t.Errorf("%s is measured: %t, with the goal %v, want %v", name, ok, goal, want)
+		}
 	}
 }
 
