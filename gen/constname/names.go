@@ -17,8 +17,8 @@
 //
 // Such names never meet: behind the first word, no word of a plan's name is a
 // Go word in lower case alone or one that begins so, so numel, start, shared,
-// position, gradientBytes and the bucket's type are found again in any of them. Constants of the whole model have no
-// underscore.
+// position, gradientBytes and the bucket's type are found again in any of them.
+// Constants of the whole model have no underscore.
 package constname
 
 import (

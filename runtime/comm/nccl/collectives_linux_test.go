@@ -271,6 +271,21 @@ func TestSplitGroupsByColorAndOrdersByKey(t *testing.T) {
 	}
 }
 
+func TestGathersAndReductionsHaveUrgentStreamsOfTheirOwn(t *testing.T) {
+	l := libraries(t)
+	w := newWorld(t, 1, long)
+	c := w.ranks[0]
+	if c.GatherStream() == c.ReduceStream() || c.gather.Handle() == c.reduce.Handle() {
+		t.Error("gathers and reductions share a stream")
+	}
+	if n := l.Calls("cuStreamCreateWithPriority"); n != 2 {
+		t.Errorf("%d streams have a priority, want 2", n)
+	}
+	if err := w.close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestMoreCollectivesThanTheRingHolds(t *testing.T) {
 	libraries(t)
 	w := newWorld(t, 2, long)

@@ -29,9 +29,10 @@ type Options struct {
 	Device     *cuda.Device
 	Rank, Size int // 0 <= Rank < Size
 	ID         ID  // from one NewID, the same on all ranks; every id serves once
-	// Timeout bounds each collective, from when it and those before it could begin,
-	// and in New and Split the wait for the other ranks and that for their first
-	// connections; 0 means DefaultTimeout.
+	// Timeout bounds each collective, from when it was asked for and those before it
+	// were done, so computation that its stream waits for counts; and in New and
+	// Split the wait for the other ranks and that for their first connections; 0
+	// means DefaultTimeout.
 	Timeout time.Duration
 	// Control connects the ranks beside NCCL: over it they hear of each other's
 	// failures, and are named at a deadline. It may be nil; then a failure of one

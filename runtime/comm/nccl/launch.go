@@ -93,12 +93,12 @@ func (c *Communicator) submit(group bool) (at int, err error) {
 	if !group {
 		return c.ask(handle)
 	}
-	if code := c.library.plain(ncclGroupStart); code != success {
+	if code := c.library.status(ncclGroupStart); code != success {
 		return 0, c.library.check(ncclGroupStart, code)
 	}
 	at, err = c.ask(handle)
 	// After a call that failed, too: it starts nothing then, and has its status.
-	if code := c.library.plain(ncclGroupEnd); code != success && err == nil {
+	if code := c.library.status(ncclGroupEnd); code != success && err == nil {
 		at, err = 0, fmt.Errorf("started together with %d others: %w", len(c.launch)-1, c.library.check(ncclGroupEnd, code))
 	}
 	return at, err

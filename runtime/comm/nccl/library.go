@@ -195,9 +195,6 @@ func (l *library) status(f function, arguments ...uintptr) int32 {
 	return int32(uint32(dynlib.Call(l.functions[f], arguments...))) // an ncclResult_t has 32 bits
 }
 
-// plain is status of a function without arguments, which the table does not count.
-func (l *library) plain(f function) int32 { return l.status(f) }
-
 // check turns a status into an error.
 func (l *library) check(f function, code int32) error {
 	if code == success {

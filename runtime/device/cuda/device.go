@@ -10,7 +10,6 @@ import (
 	"unsafe"
 
 	"github.com/shardgen/shardgen/runtime/device"
-	"github.com/shardgen/shardgen/runtime/internal/dynlib"
 )
 
 // What is needed at least, and why.
@@ -174,12 +173,7 @@ func (u UUID) String() string {
 // UUID asks the driver for the GPU's UUID. Where the process sees a part of a GPU
 // only, it is that of the part.
 func (d *Device) UUID() (u UUID, err error) {
-	late, err := d.driver.library.Functions(prototypes[onDemand:])
-	if err == nil {
-		code := dynlib.Call(late[cuDeviceGetUUID-onDemand], uintptr(unsafe.Pointer(&u)), uintptr(d.handle))
-		err = d.driver.check(cuDeviceGetUUID, int32(uint32(code)))
-	}
-	if err != nil {
+	if err := d.driver.call(cuDeviceGetUUID, uintptr(unsafe.Pointer(&u)), uintptr(d.handle)); err != nil {
 		return UUID{}, fmt.Errorf("%s: UUID: %w", d.label(), err)
 	}
 	return u, nil

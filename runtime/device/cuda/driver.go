@@ -17,6 +17,7 @@ const (
 	cuDeviceGetCount
 	cuDeviceGet
 	cuDeviceGetName
+	cuDeviceGetUUID
 	cuDeviceGetAttribute
 	cuDevicePrimaryCtxRetain
 	cuDevicePrimaryCtxRelease
@@ -45,11 +46,7 @@ const (
 	cuModuleGetFunction
 	cuFuncSetAttribute
 	cuLaunchKernel
-	cuDeviceGetUUID
 )
-
-// onDemand is the first function that is looked up when it is called.
-const onDemand = cuDeviceGetUUID
 
 // prototypes are compared with the real cuda.h, and with the calls of this
 // package, by tests.
@@ -61,6 +58,7 @@ var prototypes = [...]dynlib.Prototype{
 	cuDeviceGetCount:                  "CUresult cuDeviceGetCount(int *count)",
 	cuDeviceGet:                       "CUresult cuDeviceGet(CUdevice *device, int ordinal)",
 	cuDeviceGetName:                   "CUresult cuDeviceGetName(char *name, int length, CUdevice device)",
+	cuDeviceGetUUID:                   "CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)",
 	cuDeviceGetAttribute:              "CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)",
 	cuDevicePrimaryCtxRetain:          "CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)",
 	cuDevicePrimaryCtxRelease:         "CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)",
@@ -90,7 +88,6 @@ var prototypes = [...]dynlib.Prototype{
 	cuFuncSetAttribute:                "CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)",
 	cuLaunchKernel: "CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, " +
 		"unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters, void **extra)",
-	cuDeviceGetUUID: "CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)",
 }
 
 // arguments returns how many a function takes.
@@ -151,7 +148,6 @@ func multiarch() string {
 
 // driver has the addresses of the functions.
 type driver struct {
-	library   *dynlib.Handle
 	functions []uintptr
 }
 
@@ -161,8 +157,8 @@ func loadDriver(path string) (*driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &driver{library: h}
-	if d.functions, err = h.Functions(prototypes[:onDemand]); err != nil {
+	d := &driver{}
+	if d.functions, err = h.Functions(prototypes[:]); err != nil {
 		return nil, err
 	}
 	return d, d.call(cuInit, 0)

@@ -133,8 +133,13 @@ func (p Prototype) Symbol() string {
 	return before[strings.LastIndexAny(before, " *")+1:]
 }
 
-// Arguments returns how many the function takes; it takes one at least.
-func (p Prototype) Arguments() int { return strings.Count(string(p), ",") + 1 }
+// Arguments returns how many the function takes.
+func (p Prototype) Arguments() int {
+	if strings.HasSuffix(string(p), "()") {
+		return 0
+	}
+	return strings.Count(string(p), ",") + 1
+}
 
 // Functions returns the addresses of all functions of a table, in its order.
 func (h *Handle) Functions(table []Prototype) ([]uintptr, error) {
